@@ -61,10 +61,10 @@
  * and scalars get no gradient.
  *
  * Limits, beyond which a text is TSR_INVALID: TSR_EXPR_MAX_BYTES of text (without the NUL);
- * TSR_EXPR_MAX_NODES numbers, names, operators, functions and implied conversions to f32;
- * TSR_EXPR_MAX_DEPTH levels of nesting, where each unary operator, pair of parentheses, function, index
- * list, branch of ?: and implied conversion is a level. A derivative that outgrows the larger limits set
- * for it is TSR_UNSUPPORTED. */
+ * TSR_EXPR_MAX_NODES numbers, names, operators, functions and implied conversions to f32 (a number's sign
+ * and its conversion not counted); TSR_EXPR_MAX_DEPTH levels of nesting, where each unary operator, pair
+ * of parentheses, function, index list, branch of ?: and implied conversion is a level. A derivative that
+ * outgrows the larger limits set for it is TSR_UNSUPPORTED. */
 #ifndef TESSERA_EXPRESSION_H
 #define TESSERA_EXPRESSION_H
 

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* THE vtable: the only core header a back end includes (with those it includes in turn).
+ *
+ * A back end offers devices, each with ordered lists of variants (best first, the plain one last). The core validates, asks
+ * variants in order, lets the chosen one build its launches, and hands runs to the back end with bound arguments. Back ends may
+ * assume a valid problem and valid arguments. Everything a back end gets is const after plan; all functions are called
+ * from any thread unless said otherwise. */
+#ifndef TSR_COMMON_BACKEND_H
+#define TSR_COMMON_BACKEND_H
+
+#include "common/bind.h"
+#include "common/cache_ops.h"
+#include "common/schedule.h"
+#include "common/tiles.h"
+
+#define TSR__BACKEND_ABI TSR_VERSION_MAJOR * 10000 + TSR_VERSION_MINOR * 100 + TSR_VERSION_PATCH
+#define TSR__MODULE_ENTRY "tsr__module_backend" /* const tsr__backend *tsr__module_backend(void) */
+
+enum { TSR__MAX_LAUNCHES = 8 };
+
+/* What the context gives back ends. */
+typedef struct tsr__host {
+  tsr__alloc alloc;
+  void (*log)(void *user, int32_t level, const char *text);
+  int32_t log_level;
+  int32_t num_threads; /* 0: back end's default */
+  void (*parallel_for)(void *user, int64_t n, void (*body)(void *arg, int64_t i, int32_t worker), void *arg);
+  int32_t (*should_stop)(void *user, int64_t done, int64_t total);
+  void *user;
+  const char *cpu_isa; /* "" : none asked for */
+  int32_t validate;
+} tsr__host;
+
+/* A problem of any operation. */
+typedef struct tsr__op_problem {
+  int32_t op; /* TSR_OP_* */
+  tsr__problem attn;     /* forward, backward */
+  tsr__append_problem append;
+  tsr__merge_problem merge;
+} tsr__op_problem;
+
+/* One step of a run. `null` records these, the CPU runs them one after the other, devices enqueue them. */
+typedef struct tsr__launch {
+  const char *name;   /* "forward", "merge", ... static storage */
+  int64_t items;      /* work groups / parallel items */
+  int64_t local_bytes; /* scratch of one item; from the workspace on the CPU, one piece a thread */
+  const void *kernel; /* the back end's own: a table entry, an image key */
+} tsr__launch;
+
+/* What a variant decides when it builds a plan. */
+typedef struct tsr__plan_build {
+  tsr__schedule schedule; /* attention only */
+  tsr__launch launches[TSR__MAX_LAUNCHES];
+  int32_t num_launches;
+  int32_t tile_q, tile_k;
+  int64_t workspace_bytes, workspace_align; /* align 0: 64 */
+  int64_t partial_o, partial_lse; /* byte offsets in the workspace; -1: none */
+  int64_t scratch;                /* byte offset of the per-thread scratch; -1: none */
+  int64_t own[8];                 /* the variant's own offsets and sizes */
+  double bytes_read, bytes_written; /* filled by the core's cost model when left 0 */
+} tsr__plan_build;
+
+struct tsr__device;
+
+/* A row of a variant table. */
+typedef struct tsr__variant {
+  const char *name;  /* unique on the device for the op, e.g. "generic" */
+  int32_t op_mask;   /* 1 << TSR_OP_* */
+  int32_t tile_q, tile_k;
+  const void *data;  /* the family's own */
+  /* 0: accepts. Else writes a reason of one line and returns nonzero. */
+  int (*refuse)(const struct tsr__variant *v, const struct tsr__device *dev, const tsr__op_problem *p, char *reason,
+                size_t reason_bytes);
+  /* Fills *build. */
+  tsr_status (*build)(const struct tsr__variant *v, const struct tsr__device *dev, const tsr__op_problem *p,
+                      tsr__plan_build *build, tsr_error *err);
+} tsr__variant;
+
+/* A device as a back end describes it. */
+typedef struct tsr__device {
+  const tsr__host *host;
+  void *state;             /* the back end's own */
+  char name[32];           /* "cpu:0" */
+  char description[192];
+  char isa[32];
+  int32_t num_threads;     /* resolved; see tsr_device_info */
+  int32_t computes;
+  int32_t host_memory;     /* 1: tensors are host memory */
+  int32_t memory_kinds;    /* 1 << TSR_MEMORY_*; NATIVE always */
+  int64_t local_bytes;
+  const tsr__variant *const *variants; /* best first */
+  int32_t num_variants;
+} tsr__device;
+
+typedef struct tsr__backend {
+  int32_t abi; /* TSR__BACKEND_ABI */
+  const char *name;
+  int32_t computes; /* 0: never picked by default */
+  /* Number of devices; 0 with a one-line reason if the back end cannot be used here. */
+  int32_t (*count)(const tsr__host *host, char *why_not, size_t why_not_bytes);
+  tsr_status (*open)(const tsr__host *host, int32_t index, tsr__device *dev, tsr_error *err);
+  void (*close)(tsr__device *dev);
+  /* Runs or enqueues the launches of a plan. */
+  tsr_status (*run_attention)(const tsr__device *dev, const tsr__op_problem *p, const tsr__plan_build *build,
+                              const tsr__bound *bound, const tsr_run_args *args, tsr_error *err);
+  tsr_status (*run_append)(const tsr__device *dev, const tsr__op_problem *p, const tsr__plan_build *build,
+                           const tsr_append_args *args, tsr_error *err);
+  tsr_status (*run_merge)(const tsr__device *dev, const tsr__op_problem *p, const tsr__plan_build *build,
+                          const tsr_merge_args *args, tsr_error *err);
+} tsr__backend;
+
+/* The back ends of this build, generated from backends/meson.build; NULL-terminated. */
+extern const tsr__backend *const tsr__backends[];
+
+#endif
