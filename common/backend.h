@@ -74,6 +74,8 @@ typedef struct tsr__variant {
   /* Fills *build. */
   tsr_status (*build)(const struct tsr__variant *v, const struct tsr__device *dev, const tsr__op_problem *p,
                       tsr__plan_build *build, tsr_error *err);
+  /* Attention only, NULL: the core's rule. Workspace bytes that never fall when batch, lengths or totals grow. */
+  int64_t (*bound)(const struct tsr__variant *v, const struct tsr__device *dev, const tsr__op_problem *p);
 } tsr__variant;
 
 /* A device as a back end describes it. */

@@ -12,8 +12,9 @@ typedef struct tsr__schedule {
   int64_t split_keys;   /* keys of a split, a multiple of tile_k; num_splits 1: all */
   int32_t tile_q;       /* rows of a tile, packed heads included */
   int32_t tile_k;
-  int32_t pack;         /* query heads of a kv head that share a tile, 1 = none; rows of a tile are (i, head) with the
-                           head fastest: row r is (q0 + r / pack, kv_head * pack + r % pack) */
+  int32_t pack;         /* query heads of one kv head that share a tile, a divisor of the group, 1 = none; rows of a
+                           tile are (i, head) with the head fastest: row r is (q0 + r / pack, work.head * pack +
+                           r % pack); kv head = query head / group */
   int32_t heads;        /* heads_q / pack */
   int32_t num_splits;
 } tsr__schedule;

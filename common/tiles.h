@@ -34,7 +34,7 @@ tsr__kv_iter tsr__kv_first(const tsr__problem *p, const tsr__bound *bound, const
                            tsr_i64 i0, tsr_i64 i1, tsr_i64 kv_lo, tsr_i64 kv_hi, tsr_i64 tile_k);
 int tsr__kv_next(tsr__kv_iter *it);
 
-/* Tiles visited and total for the plan's maxima by position rules alone (lengths dense, no tensors read). */
+/* Tiles visited and total for the plan's maxima by position rules alone (dense lengths, prefix 0). */
 void tsr__tiles_count(const tsr__problem *p, int64_t tile_q, int64_t tile_k, int64_t *total, int64_t *visited);
 
 #endif

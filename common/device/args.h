@@ -120,7 +120,7 @@ typedef struct tsr_work {
   tsr_i64 b;
   tsr_i64 q0;     /* first row, local to the sequence */
   tsr_i64 kv_lo, kv_hi; /* keys of this split, [kv_lo, kv_hi) */
-  tsr_i32 head;   /* query head; with packing: kv head */
+  tsr_i32 head;   /* query head; with packing: of the first of `pack` heads / pack */
   tsr_i32 q_rows; /* rows of the tile; with packing: rows x group */
   tsr_i32 split;
   tsr_i32 reserved;

@@ -5,7 +5,7 @@
 #ifndef TSR_DEVICE_DIALECT_H
 #define TSR_DEVICE_DIALECT_H
 
-#if defined(__OPENCL_VERSION__)
+#if defined(__OPENCL_VERSION__) || defined(__OPENCL_C_VERSION__)
 typedef char tsr_i8;
 typedef uchar tsr_u8;
 typedef ushort tsr_u16;

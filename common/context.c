@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts, back ends and devices: life times, the registry, names. */
+#include "tessera/context.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/env.h"
+#include "common/log.h"
+#include "common/objects.h"
+
+static tsr_status check_params(const tsr_context_params *p, tsr_error *err) {
+  if (p->flags & ~(uint64_t)(TSR_CONTEXT_IGNORE_ENV | TSR_CONTEXT_VALIDATE)) {
+    return tsr__fail(err, TSR_INVALID, "flags", "flags has unknown bits: 0x%llx", (unsigned long long)p->flags);
+  }
+  if ((p->alloc == NULL) != (p->free == NULL)) {
+    return tsr__fail(err, TSR_INVALID, "alloc", "alloc and free come together, or neither does");
+  }
+  if (p->log_level < 0 || p->log_level > TSR_LOG_DEBUG) {
+    return tsr__fail(err, TSR_INVALID, "log_level", "log_level is %d, must be 0..3", p->log_level);
+  }
+  if (p->num_threads < 0 || p->num_threads > 4096) {
+    return tsr__fail(err, TSR_INVALID, "num_threads", "num_threads is %d, must be 0..4096", p->num_threads);
+  }
+  if (p->parallel_for != NULL && p->num_threads < 1) {
+    return tsr__fail(err, TSR_INVALID, "num_threads", "num_threads is 0, must be at least 1 with parallel_for");
+  }
+  return TSR_OK;
+}
+
+/* Explicit text over the environment's. */
+static tsr_status take_text(char *out, size_t bytes, const char *given, const char *env, const char *field,
+                            tsr_error *err) {
+  const char *text = given != NULL ? given : env;
+  if (strlen(text) >= bytes) {
+    return tsr__fail(err, TSR_INVALID, field, "%s is longer than %zu characters", field, bytes - 1);
+  }
+  memcpy(out, text, strlen(text) + 1);
+  return TSR_OK;
+}
+
+static tsr_status add_backend(tsr_context *c, const tsr__backend *backend, void *module, tsr_error *err) {
+  const int32_t n = c->num_backends;
+  if (n == TSR__MAX_BACKENDS) {
+    return tsr__fail(err, TSR_UNSUPPORTED, "path", "at most %d back ends fit a context", TSR__MAX_BACKENDS);
+  }
+  for (int32_t i = 0; i < n; i++) {
+    if (strcmp(c->backends[i]->name, backend->name) == 0) {
+      return tsr__fail(err, TSR_UNSUPPORTED, "path", "a back end named %s is already there", backend->name);
+    }
+  }
+  c->backends[n] = backend;
+  c->modules[n] = module;
+  c->device_count[n] = backend->count(&c->host, c->why_not[n], sizeof(c->why_not[n]));
+  c->num_backends = n + 1;
+  tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d devices%s%s", backend->name, c->device_count[n],
+           c->device_count[n] == 0 ? ", " : "", c->device_count[n] == 0 ? c->why_not[n] : "");
+  return TSR_OK;
+}
+
+static tsr_status fill_context(tsr_context *c, const tsr_context_params *p, const tsr__env *env, tsr_error *err) {
+  tsr_status st;
+  tsr__host *h = &c->host;
+  h->alloc.alloc = p->alloc;
+  h->alloc.free = p->free;
+  h->alloc.user = p->user;
+  h->log = p->log;
+  h->log_level = p->log_level;
+  if (p->log == NULL && env->log_level >= 0) {
+    h->log = tsr__log_stderr;
+    h->log_level = env->log_level;
+  }
+  h->num_threads = p->num_threads != 0 ? p->num_threads : env->num_threads;
+  h->parallel_for = p->parallel_for;
+  h->should_stop = p->should_stop;
+  h->user = p->user;
+  h->validate = (p->flags & TSR_CONTEXT_VALIDATE) != 0;
+  h->cpu_isa = c->cpu_isa;
+  st = take_text(c->device, sizeof(c->device), p->device, env->device, "device", err);
+  if (st == TSR_OK) {
+    st = take_text(c->cpu_isa, sizeof(c->cpu_isa), p->cpu_isa, env->cpu_isa, "cpu_isa", err);
+  }
+  if (st == TSR_OK) {
+    st = take_text(c->variant, sizeof(c->variant), p->variant, env->variant, "variant", err);
+  }
+  for (int i = 0; st == TSR_OK && tsr__backends[i] != NULL; i++) {
+    st = add_backend(c, tsr__backends[i], NULL, err);
+  }
+  return st;
+}
+
+tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **context, tsr_error *err) {
+  tsr_context_params p = tsr_context_params_init();
+  tsr__env env = tsr__env_none();
+  tsr__alloc alloc;
+  tsr_context *c;
+  tsr_status st = TSR_OK;
+  if (context == NULL) {
+    return tsr__fail(err, TSR_INVALID, "context", "context is NULL");
+  }
+  *context = NULL;
+  if (params != NULL) {
+    st = tsr__struct_import(&p, sizeof(p), offsetof(tsr_context_params, alloc), params, "tsr_context_params", err);
+  }
+  if (st == TSR_OK) {
+    st = check_params(&p, err);
+  }
+  if (st != TSR_OK) {
+    return st;
+  }
+  if (!(p.flags & TSR_CONTEXT_IGNORE_ENV)) {
+    env = tsr__env_read();
+  }
+  alloc.alloc = p.alloc;
+  alloc.free = p.free;
+  alloc.user = p.user;
+  c = tsr__alloc_zero(&alloc, sizeof(*c));
+  if (c == NULL) {
+    return tsr__fail(err, TSR_OUT_OF_MEMORY, "", "no memory for a context of %zu bytes", sizeof(*c));
+  }
+  atomic_init(&c->refs, 1);
+  st = fill_context(c, &p, &env, err);
+  if (st != TSR_OK) {
+    tsr__alloc_free(&alloc, c);
+    return st;
+  }
+  *context = c;
+  return tsr__ok(err);
+}
+
+void tsr__context_ref(tsr_context *context) {
+  atomic_fetch_add_explicit(&context->refs, 1, memory_order_relaxed);
+}
+
+void tsr_context_destroy(tsr_context *context) {
+  tsr__alloc alloc;
+  if (context == NULL || atomic_fetch_sub_explicit(&context->refs, 1, memory_order_acq_rel) != 1) {
+    return;
+  }
+  for (int32_t i = 0; i < context->num_backends; i++) {
+    if (context->modules[i] != NULL) {
+      dlclose(context->modules[i]);
+    }
+  }
+  alloc = context->host.alloc;
+  tsr__alloc_free(&alloc, context);
+}
+
+int32_t tsr_backend_count(const tsr_context *context) {
+  return context == NULL ? 0 : context->num_backends;
+}
+
+tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err) {
+  if (to_size < sizeof(size_t)) {
+    return tsr__fail(err, TSR_INVALID, "info.size", "info.size is %zu, set it to sizeof the struct", to_size);
+  }
+  memset((char *)to + sizeof(size_t), 0, to_size - sizeof(size_t));
+  memcpy((char *)to + sizeof(size_t), (const char *)from + sizeof(size_t),
+         (to_size < from_size ? to_size : from_size) - sizeof(size_t));
+  return tsr__ok(err);
+}
+
+tsr_status tsr_backend_get(const tsr_context *context, int32_t index, tsr_backend_info *info, tsr_error *err) {
+  tsr_backend_info out = {0};
+  if (context == NULL || info == NULL) {
+    return tsr__fail(err, TSR_INVALID, context == NULL ? "context" : "info", "a required pointer is NULL");
+  }
+  if (index < 0 || index >= context->num_backends) {
+    return tsr__fail(err, TSR_INVALID, "index", "index is %d, this context has %d back ends", index,
+                     context->num_backends);
+  }
+  out.name = context->backends[index]->name;
+  out.device_count = context->device_count[index];
+  out.why_not = out.device_count == 0 ? context->why_not[index] : NULL;
+  return tsr__struct_export(info, info->size, &out, sizeof(out), err);
+}
+
+tsr_status tsr_backend_load(tsr_context *context, const char *path, tsr_error *err) {
+  typedef const tsr__backend *entry_fn(void);
+  union {
+    void *ptr;
+    entry_fn *fn;
+  } entry;
+  const tsr__backend *backend;
+  void *module;
+  tsr_status st;
+  if (context == NULL || path == NULL) {
+    return tsr__fail(err, TSR_INVALID, context == NULL ? "context" : "path", "a required pointer is NULL");
+  }
+  if (strchr(path, '/') == NULL) { /* dlopen would search for a bare name */
+    return tsr__fail(err, TSR_INVALID, "path", "path \"%.200s\" has no directory; write ./ for the current one", path);
+  }
+  module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (module == NULL) {
+    const char *why = dlerror();
+    return tsr__fail(err, TSR_IO, "path", "%s", why != NULL ? why : "dlopen failed");
+  }
+  entry.ptr = dlsym(module, TSR__MODULE_ENTRY);
+  backend = entry.ptr != NULL ? entry.fn() : NULL;
+  if (backend == NULL || backend->abi != TSR__BACKEND_ABI) {
+    st = backend == NULL ? tsr__fail(err, TSR_INVALID, "path", "%.300s is no back end module", path)
+                         : tsr__fail(err, TSR_INVALID, "path",
+                                     "%.300s was built for version %d of the back end interface, this library has %d",
+                                     path, backend->abi, TSR__BACKEND_ABI);
+    dlclose(module);
+    return st;
+  }
+  st = add_backend(context, backend, module, err);
+  if (st != TSR_OK) {
+    dlclose(module);
+    return st;
+  }
+  return tsr__ok(err);
+}
+
+/* ---- Devices --------------------------------------------------------------------------------- */
+
+/* Splits "cpu:1" into a back end name and an ordinal. */
+static int parse_device(const char *name, char *backend, size_t bytes, int32_t *ordinal) {
+  const char *colon = strchr(name, ':');
+  const size_t n = colon != NULL ? (size_t)(colon - name) : strlen(name);
+  int64_t value = 0;
+  if (n == 0 || n >= bytes) {
+    return 0;
+  }
+  memcpy(backend, name, n);
+  backend[n] = '\0';
+  if (colon != NULL) {
+    const char *c = colon + 1;
+    if (*c == '\0' || strlen(c) > 6) {
+      return 0;
+    }
+    for (; *c != '\0'; c++) {
+      if (*c < '0' || *c > '9') {
+        return 0;
+      }
+      value = value * 10 + (*c - '0');
+    }
+  }
+  *ordinal = (int32_t)value;
+  return 1;
+}
+
+static tsr_status find_device(const tsr_context *c, const char *name, int32_t *backend, int32_t *ordinal,
+                              tsr_error *err) {
+  char wanted[32];
+  if (name == NULL || *name == '\0') {
+    for (int32_t i = 0; i < c->num_backends; i++) {
+      if (c->backends[i]->computes && c->device_count[i] > 0) {
+        *backend = i;
+        *ordinal = 0;
+        return TSR_OK;
+      }
+    }
+    return tsr__fail(err, TSR_BACKEND_MISSING, "name", "no back end of this build has a device that computes");
+  }
+  if (!parse_device(name, wanted, sizeof(wanted), ordinal)) {
+    return tsr__fail(err, TSR_INVALID, "name", "\"%.64s\" is no device name; write e.g. cpu or cuda:0", name);
+  }
+  for (int32_t i = 0; i < c->num_backends; i++) {
+    if (strcmp(c->backends[i]->name, wanted) != 0) {
+      continue;
+    }
+    if (c->device_count[i] == 0) {
+      return tsr__fail(err, TSR_BACKEND_MISSING, "name", "%s: %s", wanted, c->why_not[i]);
+    }
+    if (*ordinal >= c->device_count[i]) {
+      return tsr__fail(err, TSR_INVALID, "name", "%s: there are only %d devices", name, c->device_count[i]);
+    }
+    *backend = i;
+    return TSR_OK;
+  }
+  return tsr__fail(err, TSR_BACKEND_MISSING, "name", "this build has no back end \"%s\"", wanted);
+}
+
+tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **device, tsr_error *err) {
+  int32_t backend = 0, ordinal = 0;
+  tsr_device *d;
+  tsr_status st;
+  if (context == NULL || device == NULL) {
+    return tsr__fail(err, TSR_INVALID, context == NULL ? "context" : "device", "a required pointer is NULL");
+  }
+  *device = NULL;
+  st = find_device(context, name != NULL ? name : context->device, &backend, &ordinal, err);
+  if (st != TSR_OK) {
+    return st;
+  }
+  d = tsr__alloc_zero(&context->host.alloc, sizeof(*d));
+  if (d == NULL) {
+    return tsr__fail(err, TSR_OUT_OF_MEMORY, "", "no memory for a device of %zu bytes", sizeof(*d));
+  }
+  atomic_init(&d->refs, 1);
+  d->context = context;
+  d->backend = context->backends[backend];
+  d->dev.host = &context->host;
+  st = d->backend->open(&context->host, ordinal, &d->dev, err);
+  if (st != TSR_OK) {
+    tsr__alloc_free(&context->host.alloc, d);
+    return st;
+  }
+  tsr__context_ref(context);
+  *device = d;
+  return tsr__ok(err);
+}
+
+void tsr__device_ref(tsr_device *device) {
+  atomic_fetch_add_explicit(&device->refs, 1, memory_order_relaxed);
+}
+
+void tsr_device_close(tsr_device *device) {
+  tsr_context *context;
+  if (device == NULL || atomic_fetch_sub_explicit(&device->refs, 1, memory_order_acq_rel) != 1) {
+    return;
+  }
+  context = device->context;
+  device->backend->close(&device->dev);
+  tsr__alloc_free(&context->host.alloc, device);
+  tsr_context_destroy(context);
+}
+
+tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_error *err) {
+  tsr_device_info out = {0};
+  if (device == NULL || info == NULL) {
+    return tsr__fail(err, TSR_INVALID, device == NULL ? "device" : "info", "a required pointer is NULL");
+  }
+  out.name = device->dev.name;
+  out.description = device->dev.description;
+  out.backend = device->backend->name;
+  out.isa = device->dev.isa;
+  out.num_threads = device->dev.num_threads;
+  out.computes = device->dev.computes;
+  out.local_bytes = device->dev.local_bytes;
+  return tsr__struct_export(info, info->size, &out, sizeof(out), err);
+}
+
+const char *tsr_device_variant(const tsr_device *device, int32_t op, int32_t index) {
+  if (device == NULL || op < 0 || op > TSR_OP_MERGE || index < 0) {
+    return NULL;
+  }
+  for (int32_t i = 0; i < device->dev.num_variants; i++) {
+    if ((device->dev.variants[i]->op_mask >> op & 1) && index-- == 0) {
+      return device->dev.variants[i]->name;
+    }
+  }
+  return NULL;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one place that reads the environment. */
+#ifndef TSR_COMMON_ENV_H
+#define TSR_COMMON_ENV_H
+
+#include <stdint.h>
+
+/* Values of the TESSERA_* variables of context.h. Strings are empty when unset; num_threads 0, log_level -1. A value that does
+ * not parse or fit counts as unset. */
+typedef struct tsr__env {
+  int32_t log_level;
+  int32_t num_threads;
+  char device[32];
+  char cpu_isa[16];
+  char variant[48];
+} tsr__env;
+
+tsr__env tsr__env_read(void);
+/* The same with nothing set. */
+tsr__env tsr__env_none(void);
+
+#endif

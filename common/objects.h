@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is behind the opaque types. Each holds a reference on the one below it: plan, device, context. */
+#ifndef TSR_COMMON_OBJECTS_H
+#define TSR_COMMON_OBJECTS_H
+
+#include <stdatomic.h>
+
+#include "common/backend.h"
+
+enum { TSR__MAX_BACKENDS = 16 };
+
+struct tsr_context {
+  atomic_int refs;
+  tsr__host host;
+  char device[32];  /* preferred, "" : none */
+  char cpu_isa[16];
+  char variant[48]; /* forced in every plan, "" : none */
+  const tsr__backend *backends[TSR__MAX_BACKENDS];
+  void *modules[TSR__MAX_BACKENDS]; /* dlopen handles; NULL for built-in ones */
+  int32_t device_count[TSR__MAX_BACKENDS];
+  char why_not[TSR__MAX_BACKENDS][192];
+  int32_t num_backends;
+};
+
+struct tsr_device {
+  atomic_int refs;
+  tsr_context *context;
+  const tsr__backend *backend;
+  tsr__device dev;
+};
+
+struct tsr_plan {
+  atomic_int refs;
+  tsr_device *device;
+  const tsr__variant *variant;
+  tsr__op_problem problem;
+  tsr__plan_build build;
+};
+
+/* Copies `from` over a caller's sized output struct of to_size bytes, whose size field stays. Errors: TSR_INVALID (to_size). */
+tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err);
+
+void tsr__context_ref(tsr_context *context);
+void tsr__device_ref(tsr_device *device);
+
+/* Picks a variant: the forced name (NULL or "": none; then the context's), else the first that accepts. Errors: TSR_INVALID (no variant
+ * of that name), TSR_UNSUPPORTED with the last reason. */
+tsr_status tsr__variant_select(const tsr_device *device, const tsr__op_problem *problem, const char *forced,
+                               const tsr__variant **variant, tsr_error *err);
+
+/* Bytes and FLOPs of a plan by the IO model; see cost.c. */
+void tsr__cost(const tsr__problem *p, const tsr__plan_build *build, tsr_plan_info *info);
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The oracle's public entry: validation as for a plan and a run, then the oracle itself on the caller's own structs. */
+#include "common/objects.h"
+#include "common/reference.h"
+
+/* Outputs are not the oracle's to write, so a caller need not have any: bind sees a stand-in that nothing dereferences. In backward
+ * o and lse may be absent too. */
+static void stand_in_outputs(const tsr__problem *p, tsr_run_args *args) {
+  const int op = p->desc.op;
+  for (int s = 0; s < TSR_SLOT_COUNT; s++) {
+    tsr_buffer *b = (tsr_buffer *)(void *)((char *)args + tsr__slots[s].args_offset);
+    const int optional = op == TSR_BACKWARD && (s == TSR_SLOT_o || s == TSR_SLOT_lse);
+    if (tsr__problem_has(p, s) && b->ptr == NULL && (tsr__slots[s].writes[op] || optional)) {
+      b->ptr = (void *)(uintptr_t)4096;
+    }
+  }
+}
+
+tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_desc *desc, const tsr_run_args *args,
+                                   const tsr_reference_out *out, tsr_error *err) {
+  const tsr__host *host = context != NULL ? &context->host : NULL;
+  const tsr__alloc *alloc = host != NULL ? &host->alloc : NULL;
+  tsr_attention_desc full_desc = tsr_attention_desc_init();
+  tsr_run_args full_args = tsr_run_args_init(), checked;
+  tsr_reference_out full_out = tsr_reference_out_init();
+  tsr__problem p;
+  tsr__bound bound;
+  tsr_status st = tsr__struct_import(&full_out, sizeof(full_out), offsetof(tsr_reference_out, o), out,
+                                     "tsr_reference_out", err);
+  if (st == TSR_OK) {
+    st = tsr__struct_import(&full_args, sizeof(full_args), offsetof(tsr_run_args, q), args, "tsr_run_args", err);
+  }
+  if (st == TSR_OK && full_out.num_rows > 0 && full_out.rows == NULL) {
+    st = tsr__fail(err, TSR_INVALID, "num_rows", "num_rows is set but rows is NULL");
+  }
+  if (st == TSR_OK) {
+    st = tsr__problem_init(alloc, desc, &p, err);
+  }
+  if (st != TSR_OK) {
+    return st;
+  }
+  full_args.workspace.ptr = NULL;
+  full_args.workspace_bytes = 0;
+  checked = full_args;
+  stand_in_outputs(&p, &checked);
+  st = tsr__bind(&p, &checked, 1, 0, 0, 1, &bound, err);
+  tsr__problem_free(&p);
+  if (st == TSR_OK) {
+    tsr__struct_import(&full_desc, sizeof(full_desc), 0, desc, "tsr_attention_desc", NULL);
+    st = tsr__reference_attention(alloc, host != NULL ? host->should_stop : NULL, host != NULL ? host->user : NULL,
+                                  &full_desc, &full_args, &full_out, err);
+  }
+  return st == TSR_OK ? tsr__ok(err) : st;
+}
+
+tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_merge_args *args, double *o, double *lse,
+                               tsr_error *err) {
+  tsr__merge_problem p;
+  tsr_merge_args full;
+  tsr_status st = tsr__merge_init(desc, &p, err);
+  if (st == TSR_OK) {
+    st = tsr__merge_bind(&p, args, 0, &full, err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__reference_merge(&p.desc, &full, o, lse, err);
+  }
+  return st == TSR_OK ? tsr__ok(err) : st;
+}
+
+tsr_status tsr_reference_append(const tsr_append_desc *desc, const tsr_append_args *args, tsr_error *err) {
+  tsr__append_problem p;
+  tsr_append_args full;
+  tsr_status st = tsr__append_init(desc, &p, err);
+  if (st == TSR_OK) {
+    st = tsr__append_bind(&p, args, 1, 0, &full, err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__reference_append(&p.desc, &full, err);
+  }
+  return st == TSR_OK ? tsr__ok(err) : st;
+}
