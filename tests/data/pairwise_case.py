@@ -505,7 +505,8 @@ class Case:
         total = r.dbias.sum(axes, keepdims=True)
         total = np.where(r.allowed.any(axes, keepdims=True), np.where(total == 0, 0.0, total), -0.0)
         row = np.broadcast_to((np.arange(p.Sq) < np.array(p.q_len)[:, None])[:, None, :, None], r.allowed.shape)
-        e['dbias'] = np.where(row.any(axes, keepdims=True), total, UNTOUCHED)
+        written = row.any(axes, keepdims=True) | (2 in axes)  # an axis of extent 1 has no rows of its own: an empty sum is 0
+        e['dbias'] = np.where(written, total, UNTOUCHED)
       if self.has('sink'):
         e['dsink'] = np.where(r.dsink == 0, 0.0, r.dsink)
     return e

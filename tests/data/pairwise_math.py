@@ -259,5 +259,7 @@ def evaluate(p, off=()):
   r.dk = fold(np.where(pair, draw * q[:, :, :, None, :], 0.0).sum(2))
   r.dv = fold(np.where(pair, dropped[..., None] * do, 0.0).sum(2))
   r.dbias = dbias
-  r.dsink = np.where(some, -np.exp(z - np.where(some, r.lse, 0.0)) * np.where(some, delta, 0.0), 0.0).sum((0, 2))
+  # In an empty row lse = z: dlse reaches the sink, as in any other row, and nothing else.
+  real = (i < q_len)[..., 0] & np.isfinite(z)
+  r.dsink = np.where(real, -np.exp(z - r.lse) * delta, 0.0).sum((0, 2))
   return r
