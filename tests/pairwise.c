@@ -116,21 +116,62 @@ typedef struct tensor_field {
   size_t layout, buffer; /* offsets in tsr_attention_desc and tsr_run_args */
 } tensor_field;
 
-#define TENSOR(name) {#name, offsetof(tsr_attention_desc, name), offsetof(tsr_run_args, name)}
-#define AUX(n)                                                                         \
-  {"aux" #n, offsetof(tsr_attention_desc, aux) + (n) * sizeof(tsr_layout),             \
-   offsetof(tsr_run_args, aux) + (n) * sizeof(tsr_buffer)}
+#define TENSOR(name) \
+  { #name, offsetof(tsr_attention_desc, name), offsetof(tsr_run_args, name) }
+#define AUX(n)                                                              \
+  {                                                                         \
+    "aux" #n, offsetof(tsr_attention_desc, aux) + (n) * sizeof(tsr_layout), \
+        offsetof(tsr_run_args, aux) + (n) * sizeof(tsr_buffer)              \
+  }
 static const tensor_field tensor_fields[] = {
-    TENSOR(q), TENSOR(k), TENSOR(v), TENSOR(o), TENSOR(lse), TENSOR(max_s),
-    TENSOR(cu_seqlens_q), TENSOR(cu_seqlens_k), TENSOR(seqlens_q), TENSOR(seqlens_k),
-    TENSOR(block_table), TENSOR(kv_indptr), TENSOR(kv_indices), TENSOR(last_page_len),
-    TENSOR(prefix), TENSOR(mask), TENSOR(mask_offsets), TENSOR(mask_row_strides),
-    TENSOR(segments_q), TENSOR(segments_k), TENSOR(flashmask),
-    TENSOR(block_indptr), TENSOR(block_indices), TENSOR(bias), TENSOR(alibi_slopes), TENSOR(sink),
-    TENSOR(k_scale), TENSOR(k_zero), TENSOR(v_scale), TENSOR(v_zero), TENSOR(q_descale),
-    TENSOR(rng_state), TENSOR(dropout_mask),
-    AUX(0), AUX(1), AUX(2), AUX(3), AUX(4), AUX(5), AUX(6), AUX(7),
-    TENSOR(dout), TENSOR(dlse), TENSOR(dq), TENSOR(dk), TENSOR(dv), TENSOR(dbias), TENSOR(dsink),
+    TENSOR(q),
+    TENSOR(k),
+    TENSOR(v),
+    TENSOR(o),
+    TENSOR(lse),
+    TENSOR(max_s),
+    TENSOR(cu_seqlens_q),
+    TENSOR(cu_seqlens_k),
+    TENSOR(seqlens_q),
+    TENSOR(seqlens_k),
+    TENSOR(block_table),
+    TENSOR(kv_indptr),
+    TENSOR(kv_indices),
+    TENSOR(last_page_len),
+    TENSOR(prefix),
+    TENSOR(mask),
+    TENSOR(mask_offsets),
+    TENSOR(mask_row_strides),
+    TENSOR(segments_q),
+    TENSOR(segments_k),
+    TENSOR(flashmask),
+    TENSOR(block_indptr),
+    TENSOR(block_indices),
+    TENSOR(bias),
+    TENSOR(alibi_slopes),
+    TENSOR(sink),
+    TENSOR(k_scale),
+    TENSOR(k_zero),
+    TENSOR(v_scale),
+    TENSOR(v_zero),
+    TENSOR(q_descale),
+    TENSOR(rng_state),
+    TENSOR(dropout_mask),
+    AUX(0),
+    AUX(1),
+    AUX(2),
+    AUX(3),
+    AUX(4),
+    AUX(5),
+    AUX(6),
+    AUX(7),
+    TENSOR(dout),
+    TENSOR(dlse),
+    TENSOR(dq),
+    TENSOR(dk),
+    TENSOR(dv),
+    TENSOR(dbias),
+    TENSOR(dsink),
 };
 
 /* Bytes from a tensor's first element to past its last. */
@@ -263,15 +304,9 @@ static void read_fields(reader *r, tsr_test_case *c) {
   for (uint64_t n = read_uint(r, 2); n > 0 && !r->why; n--) {
     const char *key = read_text(r);
     switch (read_uint(r, 1)) {
-    case 'i':
-      read_integer(r, key, &c->forward, &c->forward_args);
-      break;
-    case 'f':
-      read_float(r, key, &c->forward_args);
-      break;
-    case 's':
-      read_scalar(r, names, &c->forward, &c->forward_args);
-      break;
+    case 'i': read_integer(r, key, &c->forward, &c->forward_args); break;
+    case 'f': read_float(r, key, &c->forward_args); break;
+    case 's': read_scalar(r, names, &c->forward, &c->forward_args); break;
     case 't':
       if (strcmp(key, "score_expr") == 0) {
         c->forward.score_expr = read_text(r);
@@ -281,8 +316,7 @@ static void read_fields(reader *r, tsr_test_case *c) {
         fail(r, "unknown text field");
       }
       break;
-    default:
-      fail(r, "unknown kind of field");
+    default: fail(r, "unknown kind of field");
     }
   }
   c->backward = c->forward;
@@ -355,7 +389,8 @@ static void read_case(reader *r, tsr_test_case *c) {
     memset(&c->backward, 0, sizeof(c->backward));
     memset(&c->backward_args, 0, sizeof(c->backward_args));
   }
-  if (!c->expected.o || !c->expected.lse || (c->has_backward && !(c->expected.dq && c->expected.dk && c->expected.dv))) {
+  if (!c->expected.o || !c->expected.lse ||
+      (c->has_backward && !(c->expected.dq && c->expected.dk && c->expected.dv))) {
     fail(r, "a case lacks expected values");
   }
 }

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from pairwise_features import BIAS, FLAGS, FLASH, FLOAT8, GRANULARITY, MASK, NAMES
-from pairwise_math import (BF16, BIT, F16, F32, F8E4M3, F8E5M2, FIELDS, I32, I64, I8, MEXPRS, NAME_DTYPE, SCORES, U4, U8, UNTOUCHED,
-                           WIDTH, Random, decode, encode, evaluate)
+from pairwise_math import (BF16, BIT, F16, F32, F8E4M3, F8E5M2, FIELDS, I32, I64, I8, MEXPRS, NAME_DTYPE,
+                           SCORES, U4, U8, UNTOUCHED, WIDTH, Random, decode, encode, evaluate)
+
 
 # ---- Memory ----------------------------------------------------------------------------------------
 def pack(dtype, bits):
@@ -32,11 +33,17 @@ def place(dtype, bits, order=(0, 1, 2, 3), last=1, pad=0, lead=0, shared_batch=F
   source = bits[:1] if shared_batch else bits
   stride = dense_strides(source.shape, order, last, pad)
   count = 1 + sum((n - 1) * s for n, s in zip(source.shape, stride)) if source.size else 0
-  memory = np.full(count + (count & 1 if dtype == U4 else 0), (1 << (4 if dtype == U4 else 8 * WIDTH[dtype])) - 1, np.uint64)
+  memory = np.full(count + (count & 1 if dtype == U4 else 0),
+                   (1 << (4 if dtype == U4 else 8 * WIDTH[dtype])) - 1, np.uint64)
   memory[sum(ix * s for ix, s in zip(np.indices(source.shape), stride)).ravel()] = source.ravel()
   if shared_batch:
     stride[0] = 0
-  return SimpleNamespace(dtype=dtype, shape=shape, stride=stride, lead=lead, data=b'\xff' * lead + pack(dtype, memory), role=0)
+  return SimpleNamespace(dtype=dtype,
+                         shape=shape,
+                         stride=stride,
+                         lead=lead,
+                         data=b'\xff' * lead + pack(dtype, memory),
+                         role=0)
 
 
 def place_bits(mask, row_bytes, lead=0):
@@ -45,8 +52,12 @@ def place_bits(mask, row_bytes, lead=0):
   memory = np.full((B, H, S, row_bytes * 8), True)
   memory[..., :K] = mask
   data = np.packbits(memory, axis=-1, bitorder='little').tobytes()
-  return SimpleNamespace(dtype=BIT, shape=[B, H, S, K], stride=[row_bytes * S * H, row_bytes * S, row_bytes, 1], lead=lead,
-                         data=b'\xff' * lead + data, role=0)
+  return SimpleNamespace(dtype=BIT,
+                         shape=[B, H, S, K],
+                         stride=[row_bytes * S * H, row_bytes * S, row_bytes, 1],
+                         lead=lead,
+                         data=b'\xff' * lead + data,
+                         role=0)
 
 
 def place_packed_bits(mask, q_slots, kv_slots):
@@ -62,7 +73,12 @@ def place_packed_bits(mask, q_slots, kv_slots):
   for b, h, i, j in np.argwhere(~mask):
     if i < q_slots[b] and j < kv_slots[b]:
       memory[offsets[b] + h * head_bytes + i * strides[b] + (j >> 3)] &= ~(1 << (j & 7)) & 0xff
-  t = SimpleNamespace(dtype=BIT, shape=[B, H, S, K], stride=[0, head_bytes, 0, 1], lead=0, data=bytes(memory), role=0)
+  t = SimpleNamespace(dtype=BIT,
+                      shape=[B, H, S, K],
+                      stride=[0, head_bytes, 0, 1],
+                      lead=0,
+                      data=bytes(memory),
+                      role=0)
   return t, np.array(offsets), np.array(strides)
 
 
@@ -75,15 +91,20 @@ def vector(dtype, values):
 
 
 class Case:
+
   def __init__(self, features, attempt):
     self.features = features
     self.rng = Random(' '.join(sorted(features)) + ' #%d' % attempt)
     self.grow = attempt // 100  # larger sizes where many features meet
     self.tensors, self.fields, self.texts = {}, {}, {}
-    self.p = SimpleNamespace(features=features, backward=not any('F' in FLAGS[n] for n in features), gain=0.0, cut=0.0, aux={})
+    self.p = SimpleNamespace(features=features,
+                             backward=not any('F' in FLAGS[n] for n in features),
+                             gain=0.0,
+                             cut=0.0,
+                             aux={})
     self.flags = 0
-    for step in (self.sizes, self.arrange, self.main_tensors, self.positions, self.additive, self.masks, self.expressions,
-                 self.gradients, self.outputs):
+    for step in (self.sizes, self.arrange, self.main_tensors, self.positions, self.additive, self.masks,
+                 self.expressions, self.gradients, self.outputs):
       step()
 
   def has(self, *names):
@@ -97,7 +118,8 @@ class Case:
     p.B = 2
     p.Hq, p.Hkv = (4, 2) if self.has('gqa') else (3, 1) if self.has('mqa') else (2, 2)
     p.D, p.Dv = (6, 4) if self.has('dv_less') else (4, 6) if self.has('dv_more') else (4, 4)
-    p.Sq, p.Sk = (r.integers(6, 7), r.integers(4, 5)) if self.has('long_q') else (r.integers(4, 5), r.integers(6, 8))
+    p.Sq, p.Sk = (r.integers(6, 7), r.integers(4, 5)) if self.has('long_q') else (r.integers(4, 5),
+                                                                                  r.integers(6, 8))
     p.Sq, p.Sk = p.Sq + self.grow, p.Sk + self.grow
     self.index = I64 if self.has('index_i64') else I32
 
@@ -136,7 +158,8 @@ class Case:
     def packed(slots, key):
       cu = np.concatenate([[0], np.cumsum(slots)])
       self.tensors[key] = vector(self.index, cu)
-      return (1, int(cu[-1]) + 1), [(np.zeros(n, int), c + np.arange(n)) for c, n in zip(cu, slots)]  # one row of tail
+      return (1, int(cu[-1]) + 1), [(np.zeros(n, int), c + np.arange(n)) for c, n in zip(cu, slots)
+                                   ]  # one row of tail
 
     dense = lambda slots, s: ((p.B, s), [(np.full(n, b), np.arange(n)) for b, n in enumerate(slots)])
     if self.has('q_packed'):
@@ -164,13 +187,15 @@ class Case:
     if csr:
       self.tensors['kv_indptr'] = vector(I32, start)
       self.tensors['kv_indices'] = vector(I32, ids)
-      self.tensors['last_page_len'] = vector(I32, [n - (c - 1) * size if c else 1 for n, c in zip(self.kv_slots, counts)])
+      self.tensors['last_page_len'] = vector(
+          I32, [n - (c - 1) * size if c else 1 for n, c in zip(self.kv_slots, counts)])
     else:
       table = np.full((p.B, -(-p.Sk // size)), 2**31 - 1)  # entries past the length are never read
       for b in range(p.B):
         table[b, :counts[b]] = own[b]
       self.tensors['block_table'] = place(I32, encode(I32, table)[:, :, None, None])
-    p.kv_map = [(own[b][np.arange(n) // size], np.arange(n) % size) for b, n in enumerate(self.kv_slots if csr else p.kv_len)]
+    p.kv_map = [(own[b][np.arange(n) // size], np.arange(n) % size)
+                for b, n in enumerate(self.kv_slots if csr else p.kv_len)]
 
   def gather(self, space, where, lengths, longest):
     """Storage [n0,n1,H,X] -> [B,H,longest,X], NaN outside the used lengths."""
@@ -198,10 +223,14 @@ class Case:
     p, r = self.p, self.rng
     name = next(n for n in NAME_DTYPE if self.has(n))
     dtype = NAME_DTYPE[name]
-    kv = {'kv_i8': I8, 'kv_u4': U4, 'kv_f8e4m3': F8E4M3, 'kv_f8e5m2': F8E5M2}
-    kv_dtype = next((t for n, t in kv.items() if self.has(n)), dtype)
+    kv = {
+        'kv_i8': (I8, I8), 'kv_u4': (U4, U4), 'kv_i8_u4': (I8, U4), 'kv_f8e4m3': (F8E4M3, F8E4M3),
+        'kv_f8e5m2': (F8E5M2, F8E5M2)
+    }
+    kv_dtypes = next((t for n, t in kv.items() if self.has(n)), (dtype, dtype))
     self.dtype = dtype
-    self.o_dtype = F32 if self.has('o_f32') else (F16 if r.chance(0.5) else BF16) if self.any_of(FLOAT8) else dtype
+    self.o_dtype = F32 if self.has('o_f32') else (
+        F16 if r.chance(0.5) else BF16) if self.any_of(FLOAT8) else dtype
     p.scale = float(np.float32(r.uniform(0.3, 0.9)))
     if self.has('scale'):
       self.fields['scale'] = p.scale
@@ -216,15 +245,20 @@ class Case:
       self.tensors['q_descale'] = place(F32, d)
 
     self.nan_key = r.integers(0, p.Sk - 3) if self.has('nan_masked') else None
-    for x, channels in (('k', p.D), ('v', p.Dv)):
+    for x, channels, kv_dtype in zip('kv', (p.D, p.Dv), kv_dtypes):
       if x == 'v' and self.has('v_in_k'):
         like = self.tensors['k']
-        self.tensors['v'] = SimpleNamespace(dtype=kv_dtype, shape=like.shape[:3] + [p.Dv], stride=like.stride, lead=0, data=b'',
+        self.tensors['v'] = SimpleNamespace(dtype=kv_dtype,
+                                            shape=like.shape[:3] + [p.Dv],
+                                            stride=like.stride,
+                                            lead=0,
+                                            data=b'',
                                             role=0)
         break
       shape = self.kv_space + (p.Hkv, channels)
-      bits = encode(kv_dtype, r.uniform(-1.8, 1.8, shape)) if kv_dtype in FIELDS else r.words(shape) >> np.uint64(
-          56 if kv_dtype == I8 else 60)
+      bits = encode(kv_dtype, r.uniform(
+          -1.8, 1.8,
+          shape)) if kv_dtype in FIELDS else r.words(shape) >> np.uint64(56 if kv_dtype == I8 else 60)
       if self.has('layout_broadcast'):
         bits[1:] = bits[:1]
       free = self.unused(self.kv_space, p.kv_map, p.kv_len)
@@ -249,8 +283,10 @@ class Case:
       return out
     n0, n1 = self.kv_space
     per_b = 1 if self.has('kv_packed', 'kv_table', 'kv_csr') else n0
-    shape = {'scale_tensor': (1, 1, 1, 1), 'scale_head': (per_b, 1, p.Hkv, 1), 'scale_token': (n0, n1, 1, 1),
-             'scale_group': (1, 1, p.Hkv, 2), 'scale_full': (n0, n1, p.Hkv, 2)}[next(g for g in GRANULARITY.split('|') if self.has(g))]
+    shape = {
+        'scale_tensor': (1, 1, 1, 1), 'scale_head': (per_b, 1, p.Hkv, 1), 'scale_token': (n0, n1, 1, 1),
+        'scale_group': (1, 1, p.Hkv, 2), 'scale_full': (n0, n1, p.Hkv, 2)
+    }[next(g for g in GRANULARITY.split('|') if self.has(g))]
     scale_dtype = F16 if self.has('scale_f16') else BF16 if self.has('scale_bf16') else F32
     unit = {I8: 1 / 64, U4: 1 / 5}.get(dtype, 1.0)
     grouped = lambda a: np.repeat(a, channels // a.shape[3], 3)
@@ -259,12 +295,14 @@ class Case:
       value = encode(scale_dtype, r.uniform(lo, hi, shape))
       if shape[:2] == self.kv_space:
         value[free] = encode(scale_dtype, np.nan)
-      self.tensors[key] = place(scale_dtype, value, **(dict(order=(3, 2, 0, 1)) if self.has('layout_bhsd') else {}))
+      self.tensors[key] = place(scale_dtype, value,
+                                **(dict(order=(3, 2, 0, 1)) if self.has('layout_bhsd') else {}))
       return gather(grouped(decode(scale_dtype, value)))
 
     out.scale = draw(x + '_scale', shape, 0.5 * unit, 1.5 * unit)
     if self.has('zeros'):
-      out.zero = draw(x + '_zero', shape if r.chance(0.5) else (1, 1, p.Hkv, 1), default - 0.4 / unit, default + 0.9 / unit)
+      out.zero = draw(x + '_zero', shape if r.chance(0.5) else (1, 1, p.Hkv, 1), default - 0.4 / unit,
+                      default + 0.9 / unit)
     return out
 
   def positions(self):
@@ -292,19 +330,22 @@ class Case:
 
   def broadcast(self, family):
     p = self.p
-    return tuple(1 if self.has(family + axis) else n for axis, n in zip(('_b1', '_h1', '_q1', '_k1'), (p.B, p.Hq, p.Sq, p.Sk)))
+    return tuple(1 if self.has(family + axis) else n
+                 for axis, n in zip(('_b1', '_h1', '_q1', '_k1'), (p.B, p.Hq, p.Sq, p.Sk)))
 
   def beyond(self, shape):
     """Elements of a [B|1,H|1,Sq|1,Sk|1] tensor that no pair inside the used lengths reads."""
     p = self.p
-    inside = (np.arange(p.Sq) < np.array(p.q_len)[:, None])[:, None, :, None] & (
-        np.arange(p.Sk) < np.array(p.kv_len)[:, None])[:, None, None, :]
+    inside = (np.arange(p.Sq) < np.array(p.q_len)[:, None])[:, None, :, None] & (np.arange(p.Sk) < np.array(
+        p.kv_len)[:, None])[:, None, None, :]
     inside = np.broadcast_to(inside, (p.B, p.Hq, p.Sq, p.Sk))
     return ~inside.any(tuple(a for a in range(4) if shape[a] == 1), keepdims=True)
 
   def additive(self):
     p, r = self.p, self.rng
-    strided = dict(order=(1, 0, 3, 2)) if self.has('layout_bhsd') else dict(last=2, pad=1, lead=8) if self.has('layout_padded') else {}
+    strided = dict(order=(
+        1, 0, 3,
+        2)) if self.has('layout_bhsd') else dict(last=2, pad=1, lead=8) if self.has('layout_padded') else {}
     if self.has('alibi', 'alibi_b'):
       slopes = encode(F32, r.uniform(0.1, 0.8, (p.B if self.has('alibi_b') else 1, p.Hq, 1, 1)))
       p.alibi = decode(F32, slopes)[:, :, 0, 0]
@@ -353,7 +394,7 @@ class Case:
         padded = self.has('layout_padded')
         self.tensors['mask'] = place_bits(mask, -(-shape[3] // 8) + 2 * padded, 5 * padded)
       else:
-        t, offsets, strides = place_packed_bits(mask, self.q_slots, [shape[3]] * p.B if shape[3] == 1 else self.kv_slots)
+        t, offsets, strides = place_packed_bits(mask, self.q_slots, self.kv_slots)
         self.tensors.update(mask=t, mask_offsets=vector(I64, offsets), mask_row_strides=vector(I64, strides))
     if self.has('segments'):
       self.segments()
@@ -387,7 +428,8 @@ class Case:
     p.segments_q, p.segments_k = ids(p.Sq), ids(p.Sk)
     store('segments_q', p.segments_q, self.q_space, p.q_map, p.q_len)
     if self.has('kv_table', 'kv_csr'):  # local positions
-      store('segments_k', p.segments_k, (p.B, p.Sk), [(np.full(p.Sk, b), np.arange(p.Sk)) for b in range(p.B)], p.kv_len)
+      store('segments_k', p.segments_k, (p.B, p.Sk), [(np.full(p.Sk, b), np.arange(p.Sk)) for b in range(p.B)],
+            p.kv_len)
     else:
       store('segments_k', p.segments_k, self.kv_space, p.kv_map, p.kv_len)
 
@@ -457,7 +499,11 @@ class Case:
 
     def out(key, dtype, shape, role, **how):
       how.pop('lead', None)
-      self.tensors[key] = SimpleNamespace(dtype=dtype, shape=list(shape), stride=dense_strides(shape, **how), lead=0, data=b'',
+      self.tensors[key] = SimpleNamespace(dtype=dtype,
+                                          shape=list(shape),
+                                          stride=dense_strides(shape, **how),
+                                          lead=0,
+                                          data=b'',
                                           role=role)
 
     q_shape = self.q_space + (p.Hq,)
@@ -505,7 +551,8 @@ class Case:
         total = r.dbias.sum(axes, keepdims=True)
         total = np.where(r.allowed.any(axes, keepdims=True), np.where(total == 0, 0.0, total), -0.0)
         row = np.broadcast_to((np.arange(p.Sq) < np.array(p.q_len)[:, None])[:, None, :, None], r.allowed.shape)
-        written = row.any(axes, keepdims=True) | (2 in axes)  # an axis of extent 1 has no rows of its own: an empty sum is 0
+        written = row.any(axes, keepdims=True) | (
+            2 in axes)  # an axis of extent 1 has no rows of its own: an empty sum is 0
         e['dbias'] = np.where(written, total, UNTOUCHED)
       if self.has('sink'):
         e['dsink'] = np.where(r.dsink == 0, 0.0, r.dsink)
@@ -514,8 +561,9 @@ class Case:
 
 def differs(a, b):
   """Some result is visibly another one."""
-  return any(hasattr(a, k) and not np.allclose(getattr(a, k), getattr(b, k), rtol=1e-3, atol=1e-3, equal_nan=True)
-             for k in ('o', 'lse', 'max_s', 'dq', 'dk', 'dv', 'dsink'))
+  return any(
+      hasattr(a, k) and not np.allclose(getattr(a, k), getattr(b, k), rtol=1e-3, atol=1e-3, equal_nan=True)
+      for k in ('o', 'lse', 'max_s', 'dq', 'dk', 'dv', 'dsink'))
 
 
 USES_OFF = 'causal|window|window_open|chunk|alibi|alibi_b|score_cmp|mexpr_aux'
@@ -528,7 +576,9 @@ def build(features):
     result = evaluate(case.p)
     if result.allowed.sum() < result.inside.sum() / 8:
       continue
-    effects = [n for n in features if 'E' in FLAGS[n] and (n != 'top_left' or features & set(USES_OFF.split('|')))]
+    effects = [
+        n for n in features if 'E' in FLAGS[n] and (n != 'top_left' or features & set(USES_OFF.split('|')))
+    ]
     if all(differs(result, evaluate(case.p, {n})) for n in sorted(effects, key=lambda n: -('M' in FLAGS[n]))):
       return case, result
   raise SystemExit('no effective problem for ' + ' '.join(sorted(features, key=NAMES.index)))

@@ -10,7 +10,8 @@ from pairwise_features import FLASH
 
 # ---- Element types -----------------------------------------------------------------------------
 F32, F16, BF16, F8E4M3, F8E5M2, I8, U4, U8, BIT, I32, I64 = range(1, 12)  # tsr_dtype
-FIELDS = {F32: (8, 23), F16: (5, 10), BF16: (8, 7), F8E4M3: (4, 3), F8E5M2: (5, 2)}  # exponent and mantissa bits
+FIELDS = {F32: (8, 23), F16: (5, 10), BF16: (8, 7), F8E4M3: (4, 3),
+          F8E5M2: (5, 2)}  # exponent and mantissa bits
 WIDTH = {F32: 4, F16: 2, BF16: 2, F8E4M3: 1, F8E5M2: 1, I8: 1, U4: 1, U8: 1, BIT: 1, I32: 4, I64: 8}
 NAME_DTYPE = {'f32': F32, 'f16': F16, 'bf16': BF16, 'f8e4m3': F8E4M3, 'f8e5m2': F8E5M2}
 UNTOUCHED = np.array([0x7ff8a5a5a5a5a5a5], np.uint64).view(np.float64)[0]
@@ -40,7 +41,8 @@ def encode(dtype, x):
   """Nearest even; fp8 and integers saturate; the other floats overflow to infinity. NaN: a quiet one."""
   x = np.asarray(x, np.float64)
   if dtype not in FIELDS:
-    lo, hi = {I8: (-128, 127), U4: (0, 15), U8: (0, 255), I32: (-2**31, 2**31 - 1), I64: (-2.0**63, 2.0**62)}[dtype]
+    lo, hi = {I8: (-128, 127), U4: (0, 15), U8: (0, 255), I32: (-2**31, 2**31 - 1),
+              I64: (-2.0**63, 2.0**62)}[dtype]
     size = 4 if dtype == U4 else 8 * WIDTH[dtype]
     return np.clip(np.rint(x), lo, hi).astype(np.int64).astype(np.uint64) & np.uint64((1 << size) - 1)
   e, m = FIELDS[dtype]
@@ -79,6 +81,7 @@ def check_codecs():
 
 # ---- Random numbers: splitmix64 for data, Philox4x32-10 for dropout --------------------------------
 class Random:
+
   def __init__(self, text):
     self.state = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], 'little')
 
@@ -115,10 +118,10 @@ def philox(counter, key):
 
 
 def check_philox():  # Random123's known answers
-  for counter, key, answer in (
-      ([0] * 4, [0] * 2, '6627e8d5 e169c58d bc57ac4c 9b00dbd8'),
-      ([0xffffffff] * 4, [0xffffffff] * 2, '408f276d 41c83b0e a20bc7c6 6d5451fd'),
-      ([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0], 'd16cfe09 94fdcceb 5001e420 24126ea1')):
+  for counter, key, answer in (([0] * 4, [0] * 2, '6627e8d5 e169c58d bc57ac4c 9b00dbd8'),
+                               ([0xffffffff] * 4, [0xffffffff] * 2, '408f276d 41c83b0e a20bc7c6 6d5451fd'),
+                               ([0x243f6a88, 0x85a308d3, 0x13198a2e,
+                                 0x03707344], [0xa4093822, 0x299f31d0], 'd16cfe09 94fdcceb 5001e420 24126ea1')):
     assert ' '.join('%08x' % int(w) for w in philox(counter, key)) == answer
 
 
@@ -131,34 +134,39 @@ def dropout_keep(p, seed, offset, B, Hq, Sq, Sk):
 
 
 # ---- Expressions: the text for the library, the meaning by hand ------------------------------------
-# x: s, b, h, hkv, i, j, q_len, kv_len, off (arrays that broadcast), aux(*index) (out of range reads 0), gain, cut. Scores: value
-# and derivative. NumPy's // and % of integers round toward minus infinity, as the language's do.
+# x: s, b, h, hkv, i, j, q_len, kv_len, off (arrays that broadcast), aux(*index) (out of range reads 0), gain, cut.
+# Scores: value and derivative. NumPy's // and % of integers round toward minus infinity, as the language's do.
 SCORES = {
-  'score_cmp': ('score + 0.5 * (j <= i + off)', lambda x: x.s + 0.5 * (x.j <= x.i + x.off), lambda x: np.ones_like(x.s)),
-  'score_tanh': ('2 * tanh(score / 2) - 0.125 * abs(i - j)',
-                 lambda x: 2 * np.tanh(x.s / 2) - 0.125 * np.abs(x.i - x.j), lambda x: 1 - np.tanh(x.s / 2)**2),
-  'score_aux': ('score * gain + AUX[h, j % 5]', lambda x: x.s * x.gain + x.aux(x.h, x.j % 5),
-                lambda x: x.gain * np.ones_like(x.s)),
-  'score_branch': ('(h + b) % 2 == 0 ? score * score * 0.25 : max(score, -0.5)',
-                   lambda x: np.where((x.h + x.b) % 2 == 0, x.s * x.s * 0.25, np.maximum(x.s, -0.5)),
-                   lambda x: np.where((x.h + x.b) % 2 == 0, 0.5 * x.s, (x.s >= -0.5) * 1.0)),
-  'score_softplus': ('log(1.0 + exp(score)) - pow(abs(score), 2.0) / 8', lambda x: np.log(1 + np.exp(x.s)) - x.s**2 / 8,
-                     lambda x: 1 / (1 + np.exp(-x.s)) - x.s / 4),
+    'score_cmp': ('score + 0.5 * (j <= i + off)', lambda x: x.s + 0.5 *
+                  (x.j <= x.i + x.off), lambda x: np.ones_like(x.s)),
+    'score_tanh':
+        ('2 * tanh(score / 2) - 0.125 * abs(i - j)', lambda x: 2 * np.tanh(x.s / 2) - 0.125 * np.abs(x.i - x.j),
+         lambda x: 1 - np.tanh(x.s / 2)**2),
+    'score_aux': ('score * gain + AUX[h, j % 5]', lambda x: x.s * x.gain + x.aux(x.h, x.j % 5),
+                  lambda x: x.gain * np.ones_like(x.s)),
+    'score_branch': ('(h + b) % 2 == 0 ? score * score * 0.25 : max(score, -0.5)', lambda x: np.where(
+        (x.h + x.b) % 2 == 0, x.s * x.s * 0.25, np.maximum(x.s, -0.5)), lambda x: np.where(
+            (x.h + x.b) % 2 == 0, 0.5 * x.s, (x.s >= -0.5) * 1.0)),
+    'score_softplus': ('log(1.0 + exp(score)) - pow(abs(score), 2.0) / 8',
+                       lambda x: np.log(1 + np.exp(x.s)) - x.s**2 / 8, lambda x: 1 /
+                       (1 + np.exp(-x.s)) - x.s / 4),
 }
 MEXPRS = {
-  'mexpr_int': ('(i - j) % 4 != 2 && (j - i) / 3 < 2', lambda x: ((x.i - x.j) % 4 != 2) & ((x.j - x.i) // 3 < 2)),
-  'mexpr_aux': ('AUX[b, j] == AUX[b, i + off] || !(j % 2)',
-                lambda x: (x.aux(x.b, x.j) == x.aux(x.b, x.i + x.off)) | (x.j % 2 == 0)),
-  'mexpr_scalar': ('float((i * 7 + j * 5 + hkv * 3) % 11) >= cut && j < kv_len && i < q_len',
-                   lambda x: (x.i * 7 + x.j * 5 + x.hkv * 3) % 11 >= x.cut),
-  'mexpr_cond': ('!b || j - 2 * i < 3 ? j % 5 < 4 : i % 2 == j % 2',
-                 lambda x: np.where((x.b == 0) | (x.j - 2 * x.i < 3), x.j % 5 < 4, x.i % 2 == x.j % 2)),
+    'mexpr_int': ('(i - j) % 4 != 2 && (j - i) / 3 < 2', lambda x: ((x.i - x.j) % 4 != 2) &
+                  ((x.j - x.i) // 3 < 2)),
+    'mexpr_aux': ('AUX[b, j] == AUX[b, i + off] || !(j % 2)', lambda x:
+                  (x.aux(x.b, x.j) == x.aux(x.b, x.i + x.off)) | (x.j % 2 == 0)),
+    'mexpr_scalar': ('float((i * 7 + j * 5 + hkv * 3) % 11) >= cut && j < kv_len && i < q_len', lambda x:
+                     (x.i * 7 + x.j * 5 + x.hkv * 3) % 11 >= x.cut),
+    'mexpr_cond': ('!b || j - 2 * i < 3 ? j % 5 < 4 : i % 2 == j % 2', lambda x: np.where(
+        (x.b == 0) | (x.j - 2 * x.i < 3), x.j % 5 < 4, x.i % 2 == x.j % 2)),
 }
 
 
 def read_aux(table, index):
   """Element of a table at arrays of indices; 0 outside."""
-  inside = np.logical_and.reduce(np.broadcast_arrays(*[(ix >= 0) & (ix < n) for ix, n in zip(index, table.shape)]))
+  inside = np.logical_and.reduce(
+      np.broadcast_arrays(*[(ix >= 0) & (ix < n) for ix, n in zip(index, table.shape)]))
   safe = [np.clip(ix, 0, n - 1) for ix, n in zip(index, table.shape)]
   return np.where(inside, table[tuple(np.broadcast_arrays(*safe))], 0)
 
@@ -168,7 +176,8 @@ def evaluate(p, off=()):
   """All results of problem p as [B,H,S,...] arrays, with the features in `off` switched off (to see that they matter)."""
   has = lambda *names: any(n in p.features and n not in off for n in names)
   B, Hq, Hkv, Sq, Sk = p.B, p.Hq, p.Hkv, p.Sq, p.Sk
-  b, h, i, j = (x.reshape([-1 if a == n else 1 for a in range(4)]) for n, x in enumerate(map(np.arange, (B, Hq, Sq, Sk))))
+  b, h, i, j = (
+      x.reshape([-1 if a == n else 1 for a in range(4)]) for n, x in enumerate(map(np.arange, (B, Hq, Sq, Sk))))
   at_b = lambda x: np.asarray(x).reshape(-1, 1, 1, 1)
   q_len, kv_len = at_b(p.q_len), at_b(p.kv_len)
   shift = kv_len - q_len if not has('top_left') else kv_len * 0
@@ -192,7 +201,17 @@ def evaluate(p, off=()):
   if has('bias_f32', 'bias_f16', 'bias_bf16'):
     bias = np.where(p.bias == -np.inf, 0.0, p.bias) if 'bias_inf' in off else p.bias
     s = s + bias
-  x = SimpleNamespace(s=s, b=b, h=h, hkv=hkv, i=i, j=j, q_len=q_len, kv_len=kv_len, off=shift, gain=p.gain, cut=p.cut)
+  x = SimpleNamespace(s=s,
+                      b=b,
+                      h=h,
+                      hkv=hkv,
+                      i=i,
+                      j=j,
+                      q_len=q_len,
+                      kv_len=kv_len,
+                      off=shift,
+                      gain=p.gain,
+                      cut=p.cut)
   outer = np.ones_like(s)  # d score expression / d score
   for name in filter(has, SCORES):
     x.aux = lambda *index: read_aux(p.aux[name], index)
@@ -215,8 +234,11 @@ def evaluate(p, off=()):
   for name in filter(has, FLASH.split('|')):
     head = {1: h * 0, Hkv: hkv, Hq: h}[p.flashmask.shape[1]]
     c = [p.flashmask[b, head, j, n] for n in range(p.flashmask.shape[3])]
-    masked = {'fm_c1': lambda: i >= c[0], 'fm_c2': lambda: (c[0] <= i) & (i < c[1]), 'fm_n2': lambda: (i >= c[0]) | (i < c[1]),
-              'fm_n4': lambda: ((c[0] <= i) & (i < c[1])) | ((c[2] <= i) & (i < c[3]))}[name]()
+    masked = {
+        'fm_c1': lambda: i >= c[0], 'fm_c2': lambda: (c[0] <= i) & (i < c[1]),
+        'fm_n2': lambda: (i >= c[0]) | (i < c[1]), 'fm_n4': lambda: ((c[0] <= i) & (i < c[1])) | ((c[2] <= i) &
+                                                                                                  (i < c[3]))
+    }[name]()
     allowed = allowed & ~masked
   if has('blocks', 'blocks_shared'):
     present = np.broadcast_to(p.blocks, (B, Hq) + p.blocks.shape[2:])
@@ -251,7 +273,7 @@ def evaluate(p, off=()):
   dprob = np.where(allowed & r.keep, (do * vh[:, :, None, :, :]).sum(-1) * keep_scale, 0.0)
   delta = (p.dout * r.o).sum(-1) - (p.dlse if has('dlse') else 0.0)
   ds = np.where(allowed, prob * (dprob - delta[..., None]), 0.0)  # by the final score
-  dbias = np.where(allowed, ds * outer, 0.0)                       # by the score before its expression
+  dbias = np.where(allowed, ds * outer, 0.0)  # by the score before its expression
   draw = np.where(allowed, dbias * slope * scale, 0.0)[..., None]  # by the dot product
   pair = allowed[..., None]
   fold = lambda g: np.stack([g[:, kv_head == n].sum(1) for n in range(Hkv)], 1)  # sums a group's query heads

@@ -41,7 +41,8 @@ static double *poisoned(const tsr_layout *layout) {
 }
 
 /* Frees got. All elements are checked; the first few bad ones are printed. */
-static int compare(const tsr_test_case *c, const char *what, const tsr_layout *layout, double *got, const double *want) {
+static int compare(const tsr_test_case *c, const char *what, const tsr_layout *layout, double *got,
+                   const double *want) {
   const int64_t count = tsr_test_layout_count(layout), *n = layout->shape;
   double largest = 0;
   int bad = 0;
@@ -55,7 +56,7 @@ static int compare(const tsr_test_case *c, const char *what, const tsr_layout *l
     }
   }
   for (int64_t i = 0; i < count; i++) {
-    const double limit = c->tolerance * fmax(largest, 1e-3);
+    const double limit = c->tolerance * fmax(largest, 0.1);
     int good;
     if (bits_of(want[i]) == TSR_TEST_UNTOUCHED_BITS) {
       good = bits_of(got[i]) == TSR_TEST_UNTOUCHED_BITS;
@@ -67,9 +68,8 @@ static int compare(const tsr_test_case *c, const char *what, const tsr_layout *l
       worst = good ? fmax(worst, error / limit) : worst;
     }
     if (!good && bad++ < 4) {
-      print_error("%s: %s[%d,%d,%d,%d] is %.17g, expected %.17g\n", c->name, what,
-                  (int)(i / (n[1] * n[2] * n[3])), (int)(i / (n[2] * n[3]) % n[1]), (int)(i / n[3] % n[2]),
-                  (int)(i % n[3]), got[i], want[i]);
+      print_error("%s: %s[%d,%d,%d,%d] is %.17g, expected %.17g\n", c->name, what, (int)(i / (n[1] * n[2] * n[3])),
+                  (int)(i / (n[2] * n[3]) % n[1]), (int)(i / n[3] % n[2]), (int)(i % n[3]), got[i], want[i]);
     }
   }
   if (bad) {
