@@ -55,7 +55,9 @@ enum {
 #define TSR_SOFTCAP UINT64_C(0x10)       /* tsr_run_args.softcap */
 #define TSR_DROPOUT UINT64_C(0x20)       /* tsr_run_args.dropout_p, seed, offset (or rng_state) */
 #define TSR_V_IN_K UINT64_C(0x40)        /* MLA: v is the first v.shape[3] channels of k, v's pointer is
-                                            ignored; Hkv == 1, v dtype == k dtype */
+                                            ignored, as are its strides; Hkv == 1, Dv <= D, v dtype == k dtype;
+                                            k's scales serve v. Backward: dk and dv are the gradients of the two
+                                            uses, which the caller adds */
 #define TSR_FAST UINT64_C(0x80)          /* allow TF32-like products and other departures from IEEE f32 */
 #define TSR_DETERMINISTIC UINT64_C(0x100) /* same call, device model, build and driver: same bits, whatever the thread
                                             count, workspace contents and concurrent work, gradients included */
@@ -77,19 +79,21 @@ typedef struct tsr_attention_desc {
   int32_t memory;  /* TSR_MEMORY_* of every tensor and the workspace */
   uint64_t flags;  /* TSR_CAUSAL ... */
 
-  /* Sizes. A plan serves any run whose batch and totals are at most these. */
-  int64_t batch;        /* B; 0: q.shape[0]; required when q is packed */
-  int64_t max_seqlen_q; /* longest query sequence; 0: q.shape[1] */
-  int64_t max_seqlen_k; /* longest kv sequence; 0: k.shape[1], paged: pages a row of the table * page_size */
+  /* Sizes. A plan serves any run whose batch and totals are at most these. Below, Sq and Sk are the longest sequences
+   * after defaults, each below 2^31; B * Hq * Sq * max(D, Dv) is below 2^52, B * Hq * Sq * Sk below 2^62. */
+  int64_t batch;        /* B; 0: q.shape[0], packed: cu_seqlens_q.shape[0] - 1 */
+  int64_t max_seqlen_q; /* longest query sequence; 0: q.shape[1]. Dense: less than that only with seqlens_q */
+  int64_t max_seqlen_k; /* longest kv sequence; 0: k.shape[1], paged: pages a row of the table * page_size (CSR: all
+                           pages listed). Dense: less only with seqlens_k; paged: at most that */
 
   const char *variant; /* force a kernel variant by name; NULL: the context's, else the first that accepts */
   int32_t num_splits;  /* split KV: 0 = chosen by the library, else 1..TSR_MAX_SPLITS, honoured exactly (trailing
-                          splits may be empty) */
-  int32_t num_aux;     /* aux tensors of the expressions, 0..TSR_EXPR_MAX_AUX */
+                          splits may be empty). Backward: 0 */
+  int32_t num_aux;     /* aux tensors of the expressions, 0..TSR_EXPR_MAX_AUX; 0 without an expression */
 
   /* Main tensors; axes b, s, h, d as above. q, k, v share one of f32, f16, bf16, f8e4m3, f8e5m2, unless k and v are
-   * quantised (k and v one of f8e4m3, f8e5m2, i8, u4 with scales, q f32, f16 or bf16). o: q's dtype or f32;
-   * fp8 q: f16, bf16 or f32. */
+   * quantised (k and v each one of f8e4m3, f8e5m2, i8, u4, q f32, f16 or bf16). o: q's dtype or f32; fp8 q: f16, bf16 or
+   * f32. Forward needs q, k, v, o; backward q, k, v, o, lse, dout. */
   tsr_layout q, k, v, o;
   tsr_layout lse;   /* f32 [B,Hq,Sq,1], packed [1,Hq,T,1]; output, optional forward, input of backward */
   tsr_layout max_s; /* f32 [Hq,1,1,1]; optional output: largest s over allowed pairs before softmax (no sink);
@@ -101,39 +105,42 @@ typedef struct tsr_attention_desc {
 
   /* Paged K/V: either a table, or CSR. int32. */
   tsr_layout block_table;   /* [B,max_pages,1,1]; needs seqlens_k; entries past the length are never read */
-  tsr_layout kv_indptr;     /* [B+1,1,1,1] */
+  tsr_layout kv_indptr;     /* [B+1,1,1,1]: never decreases, lies within 0..n; needs the two below */
   tsr_layout kv_indices;    /* [n,1,1,1] */
   tsr_layout last_page_len; /* [B,1,1,1], 1..page_size; ignored for a sequence without pages */
 
-  /* Masks and biases; local (i, j) also in packed and paged batches. */
+  /* Masks and biases; local (i, j) also in packed and paged batches. Numbers below 2^31. */
   int64_t window_left, window_right; /* TSR_WINDOW: extents, 0 = own key only, -1 = unlimited */
-  int64_t sink_tokens;               /* TSR_WINDOW: the first keys stay visible to every row */
+  int64_t sink_tokens;               /* TSR_WINDOW: the first keys stay visible to every row; >= 0 */
   int64_t chunk;                     /* TSR_CHUNK: >= 1 */
   tsr_layout prefix;                 /* index type [B,1,1,1]; needs TSR_CAUSAL: the first keys are visible to all rows */
-  tsr_layout mask;                   /* TSR_U8 or TSR_BIT [B|1,Hq|1,Sq|1,Sk|1] */
+  tsr_layout mask;                   /* TSR_U8 [B|1,Hq|1,Sq|1,Sk|1], TSR_BIT [B|1,Hq|1,Sq|1,Sk], last stride 1 */
   tsr_layout mask_offsets;           /* TSR_BIT masks of packed batches: i64 [B,1,1,1], byte offset of a sequence's
-                                        first row (replaces axis b); comes with mask_row_strides */
+                                        first row (replaces axis b); comes with mask_row_strides. mask is then
+                                        [any,Hq|1,any,any]: but for the heads it states only how many bytes there are */
   tsr_layout mask_row_strides;       /* i64 [B,1,1,1], bytes between its rows (replaces axis s) */
   tsr_layout segments_q, segments_k; /* i32 [B,S,1,1], packed [1,T,1,1]; allowed iff equal and >= 0; both or none */
   tsr_layout flashmask;              /* i32 [B,1|Hkv|Hq,Sk,n]; causal n = 1, 2; else n = 2, 4. Per key, local rows:
                                         causal n=1 masks i >= c0; n=2 c0 <= i < c1; not causal n=2 masks i >= c0 or
                                         i < c1; n=4 [c0,c1) and [c2,c3) */
   int32_t block_rows, block_cols;    /* block-sparse block (R, C), >= 1; 0 without block_indptr */
-  tsr_layout block_indptr;           /* i32 [B|1,Hq|1,ceil(Sq/R)+1,1] */
-  tsr_layout block_indices;          /* i32 [B|1,Hq|1,n,1]; ascending, unique in a row */
+  tsr_layout block_indptr;           /* i32 [B|1,Hq|1,ceil(Sq/R)+1,1]: never decreases, lies within 0..n */
+  tsr_layout block_indices;          /* i32 [B|1,Hq|1,n,1]; ascending, unique in a row, below ceil(Sk/C) */
   tsr_layout bias;                   /* f32, f16, bf16 [B|1,Hq|1,Sq|1,Sk|1]; exactly -inf masks, any finite value does not */
   tsr_layout alibi_slopes;           /* f32 [1|B,Hq,1,1]; positive = penalty */
   tsr_layout sink;                   /* f32 [Hq,1,1,1]; natural units; -inf = none */
 
   /* Quantised K/V: x = scale * (code - zero). f32, f16, bf16 [B|1,Sk|1,Hkv|1,G|1], packed [1,Tk|1,Hkv|1,G|1],
-   * paged [pages|1,page_size|1,Hkv|1,G|1]; G groups of D / G consecutive channels. zero absent: 0, u4: 8. */
+   * paged [pages|1,page_size|1,Hkv|1,G|1]; G groups of D / G consecutive channels (scale and zero: the
+   * same G, or 1). Scale absent: 1, f8 only. zero absent: 0, u4: 8; it needs a scale. */
   tsr_layout k_scale, k_zero, v_scale, v_zero;
   tsr_layout q_descale; /* fp8 q: f32 [B|1,Hkv|1,1,1] */
 
   tsr_layout rng_state;    /* TSR_DROPOUT: i64 [2,1,1,1] = {seed, offset} in memory instead of in the arguments */
   tsr_layout dropout_mask; /* u8 [B,Hq,Sq,Sk]; optional output of forward: 1 = kept, for every pair below q_len x kv_len */
 
-  /* Expressions (expression.h), NULL: none. Scalars are named here and given at run. */
+  /* Expressions (expression.h), NULL: none. Scalars are named here and given at run; without an expression there are
+   * none. */
   const char *score_expr, *mask_expr;
   const char *const *scalar_names;
   int64_t num_scalars; /* 0..TSR_EXPR_MAX_SCALARS */
@@ -169,14 +176,16 @@ static inline tsr_run_stats tsr_run_stats_init(void) {
   return s;
 }
 
-/* What changes from run to run and changes no code. A buffer is needed iff its layout is in the description. */
+/* What changes from run to run and changes no code. A buffer is needed iff its layout is in the description (NULL will do
+ * for a tensor without elements); a field whose flag is off must be 0. Host memory: pointers keep align_bytes, and lengths,
+ * tables and indices are checked as far as the run uses them. */
 typedef struct tsr_run_args {
   size_t size; /* sizeof(tsr_run_args) */
 
   int64_t batch;            /* 0: the plan's; else at most that */
   int64_t total_q, total_k; /* packed: tokens T in use; 0: the plan's; else at most that */
 
-  float scale;     /* 0: 1 / sqrt(D) */
+  float scale;     /* finite; 0: 1 / sqrt(D) */
   float softcap;   /* TSR_SOFTCAP: > 0 and finite */
   float dropout_p; /* TSR_DROPOUT: 0..1 */
   uint32_t reserved;
@@ -197,7 +206,8 @@ typedef struct tsr_run_args {
                               shared by runs that overlap in time */
   int64_t workspace_bytes; /* what the caller has there */
 
-  /* Devices: optional host copies of lengths, checked before anything is enqueued. Host memory: must be NULL. */
+  /* Devices: optional host copies of lengths (dtype and stride of their layouts), checked before anything is enqueued.
+   * Host memory: must be NULL. */
   const void *host_cu_seqlens_q, *host_cu_seqlens_k, *host_seqlens_q, *host_seqlens_k;
 
   /* Devices: the queue to enqueue on (cudaStream_t, hipStream_t, cl_command_queue; 0 = the legacy default
