@@ -256,9 +256,13 @@ class Case:
                                             role=0)
         break
       shape = self.kv_space + (p.Hkv, channels)
-      bits = encode(kv_dtype, r.uniform(
-          -1.8, 1.8,
-          shape)) if kv_dtype in FIELDS else r.words(shape) >> np.uint64(56 if kv_dtype == I8 else 60)
+      if kv_dtype in FIELDS:
+        value = r.uniform(-1.8, 1.8, shape)
+        if kv_dtype == F16 and x == 'v':
+          value[..., 0] *= 2.0**-17  # subnormal
+        bits = encode(kv_dtype, value)
+      else:
+        bits = r.words(shape) >> np.uint64(56 if kv_dtype == I8 else 60)
       if self.has('layout_broadcast'):
         bits[1:] = bits[:1]
       free = self.unused(self.kv_space, p.kv_map, p.kv_len)
