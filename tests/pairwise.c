@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pairwise.h"
+#include "tests/pairwise.h"
 
 #include <stdio.h>
 #include <stdlib.h>

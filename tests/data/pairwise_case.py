@@ -64,7 +64,7 @@ def place_packed_bits(mask, q_slots, kv_slots):
   """Rows of each sequence one after another with their own row strides: one tensor, byte offsets and row strides by b."""
   B, H, S, K = mask.shape
   head_bytes = max(slot * (-(-kv // 8) + b) for b, (slot, kv) in enumerate(zip(q_slots, kv_slots))) + 1
-  offsets, strides, memory, start = [], [], bytearray(), 3
+  offsets, strides, start = [], [], 3
   for b in range(B):
     offsets.append(start)
     strides.append(-(-kv_slots[b] // 8) + b)
@@ -73,12 +73,8 @@ def place_packed_bits(mask, q_slots, kv_slots):
   for b, h, i, j in np.argwhere(~mask):
     if i < q_slots[b] and j < kv_slots[b]:
       memory[offsets[b] + h * head_bytes + i * strides[b] + (j >> 3)] &= ~(1 << (j & 7)) & 0xff
-  t = SimpleNamespace(dtype=BIT,
-                      shape=[B, H, S, K],
-                      stride=[0, head_bytes, 0, 1],
-                      lead=0,
-                      data=bytes(memory),
-                      role=0)
+  rest = start - (H - 1) * head_bytes  # but for the heads, the layout states only how many bytes there are
+  t = SimpleNamespace(dtype=BIT, shape=[1, H, 1, 8 * rest], stride=[0, head_bytes, 0, 1], lead=0, data=bytes(memory), role=0)
   return t, np.array(offsets), np.array(strides)
 
 

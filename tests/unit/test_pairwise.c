@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pairwise.h"
+#include "tests/pairwise.h"
 
 #ifndef TSR_TEST_DATA
 #define TSR_TEST_DATA "tests/data"
