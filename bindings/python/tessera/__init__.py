@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention kernels for every device, from Python: ctypes over libtessera's C API, with its field names.
+
+    o = tessera.attention(q, k, v, causal=True)
+    dq, dk, dv = tessera.attention_grad(q, k, v, o, lse, dout, causal=True)
+
+Tensors are NumPy arrays or CPU tensors with DLPack (torch); nothing is copied. What each option means is in
+include/tessera/attention.h under the same name."""
+import ctypes as _c
+import threading as _threading
+
+from . import _abi, _tensor
+
+__all__ = ["attention", "attention_grad", "verdicts", "version", "Context", "TesseraError", "Invalid", "Unsupported"]
+
+
+class TesseraError(RuntimeError):
+    """A call failed: .status ("invalid", "unsupported", ...), .field, .text."""
+
+    def __init__(self, error):
+        self.status = _abi.STATUS[error.status] if 0 <= error.status < len(_abi.STATUS) else "unknown"
+        self.field, self.text = error.field.decode(), error.text.decode()
+        super().__init__(f"{self.status}: {self.text}" + (f" [{self.field}]" if self.field else ""))
+
+
+class Invalid(TesseraError, ValueError):
+    """The input breaks a rule."""
+
+
+class Unsupported(TesseraError, NotImplementedError):
+    """Valid, but no kernel here computes it."""
+
+
+def _check(status, error):
+    if status != 0:
+        raise {1: Invalid, 2: Unsupported}.get(status, TesseraError)(error)
+
+
+_lib = _abi.load()
+
+
+def version():
+    """Version of the library in use."""
+    return _lib.tsr_version().decode()
+
+
+class Context:
+    """A tsr_context: device, threads, instruction set. Functions take context=; without it one default is shared."""
+
+    def __init__(self, device=None, num_threads=0, cpu_isa=None, variant=None):
+        params = _abi.ContextParams(size=_c.sizeof(_abi.ContextParams), num_threads=num_threads,
+                                    device=_text(device), cpu_isa=_text(cpu_isa), variant=_text(variant))
+        self._handle = _c.c_void_p()
+        error = _abi.Error()
+        _check(_lib.tsr_context_create(params, _c.byref(self._handle), error), error)
+
+    def __del__(self):
+        if getattr(self, "_handle", None) and _lib is not None:
+            _lib.tsr_context_destroy(self._handle)
+
+
+_default, _default_lock = None, _threading.Lock()
+
+
+def _context(given):
+    global _default
+    if given is not None:
+        return given
+    with _default_lock:
+        if _default is None:
+            _default = Context()
+        return _default
+
+
+def _text(s):
+    return s.encode() if isinstance(s, str) else s
+
+
+_ORDERS = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "thd": (-1, 0, 1, 2)}
+_LEFT = {"cu_seqlens_q", "cu_seqlens_k", "seqlens_q", "seqlens_k", "block_table", "kv_indptr", "kv_indices",
+         "last_page_len", "prefix", "mask_offsets", "mask_row_strides", "segments_q", "segments_k", "sink", "max_s",
+         "dsink", "rng_state", "q_descale"}
+_SHAPED = {"q", "k", "v", "o", "dout", "dq", "dk", "dv"}
+_VALUES = {"batch", "max_seqlen_q", "max_seqlen_k", "num_splits", "window_left", "window_right", "sink_tokens", "chunk",
+           "block_rows", "block_cols"}
+_RUN = {"scale", "softcap", "dropout_p", "seed", "offset", "total_q", "total_k"}
+
+
+def _axes(name, ndim, layout, packed, paged):
+    """Which dimension of a tensor is which logical axis."""
+    left = tuple(range(ndim)) + (-1,) * (4 - ndim)
+    if name in _SHAPED:
+        if paged and name in ("k", "v"):
+            return _ORDERS["bhsd"] if layout == "bhsd" else _ORDERS["bshd"]
+        return (-1, 0, 1, 2) if ndim == 3 else _ORDERS[layout]
+    if name in ("lse", "dlse"):
+        return (-1, 0, 1, -1) if packed and ndim == 2 else left
+    if name == "segments_q" or name == "segments_k":
+        return (-1, 0, -1, -1) if ndim == 1 else left
+    if name == "alibi_slopes":
+        return (-1, 0, -1, -1) if ndim == 1 else left
+    if name in _LEFT or isinstance(name, tuple):
+        return left
+    return (-1,) * (4 - ndim) + tuple(range(ndim))  # masks, biases, scales: [Sq,Sk], [H,Sq,Sk], ...
+
+
+class _Call:
+    """One description and its arguments."""
+
+    def __init__(self, op, layout, options):
+        if layout not in _ORDERS:
+            raise ValueError(f"layout is {layout!r}, must be one of {sorted(_ORDERS)}")
+        self.desc = _abi.AttentionDesc(size=_c.sizeof(_abi.AttentionDesc), op=op)
+        self.args = _abi.RunArgs(size=_c.sizeof(_abi.RunArgs))
+        self.layout, self.keep = layout, []
+        self.packed = options.get("cu_seqlens_q") is not None
+        self.paged = options.get("block_table") is not None or options.get("kv_indptr") is not None
+        self._options(dict(options))
+
+    def tensor(self, name, x):
+        ndim = len(x.shape)
+        self.keep.append(_tensor.bind(self.desc, self.args, name, x, _axes(name, ndim, self.layout, self.packed,
+                                                                           self.paged)))
+        return x
+
+    def _options(self, options):
+        desc, args = self.desc, self.args
+        scalars, aux = options.pop("scalars", None) or {}, options.pop("aux", None) or ()
+        for name in ("score_expr", "mask_expr", "variant"):
+            setattr(desc, name, _text(options.pop(name, None)))
+        names = (_c.c_char_p * max(1, len(scalars)))(*[_text(n) for n in scalars])
+        if len(scalars) > _abi.MAX_SCALARS or len(aux) > _abi.MAX_AUX:
+            raise ValueError(f"at most {_abi.MAX_SCALARS} scalars and {_abi.MAX_AUX} aux tensors")
+        if scalars:
+            desc.scalar_names, desc.num_scalars = names, len(scalars)
+        for i, value in enumerate(scalars.values()):
+            args.scalars[i] = value
+        desc.num_aux = len(aux)
+        for i, x in enumerate(aux):
+            self.tensor(("aux", i), x)
+        for name, value in options.items():
+            self._option(name, value)
+        if options.get("window_left") is not None or options.get("window_right") is not None:
+            desc.flags |= _abi.FLAGS["window"]
+            for side in ("window_left", "window_right"):
+                if options.get(side) is None:
+                    setattr(desc, side, -1)
+
+    def _option(self, name, value):
+        if value is None or value is False and name in _abi.FLAGS:
+            return
+        if name in _abi.FLAGS and name not in ("chunk", "softcap"):
+            self.desc.flags |= _abi.FLAGS[name]
+        elif name in _VALUES:
+            setattr(self.desc, name, value)
+        elif name in _RUN:
+            setattr(self.args, name, value)
+        elif name in _abi.TENSORS:
+            self.tensor(name, value)
+        else:
+            raise TypeError(f"unknown option {name!r}")
+        if name in ("chunk", "softcap"):
+            self.desc.flags |= _abi.FLAGS[name]
+        if name == "dropout_p":
+            self.desc.flags |= _abi.FLAGS["dropout"]
+
+    def run(self, context):
+        error = _abi.Error()
+        _check(_lib.tsr_attention_once(_context(context)._handle, self.desc, self.args, error), error)
+
+
+def _lse_shape(call):
+    d = call.desc
+    if call.packed:
+        return (d.q.shape[2], d.q.shape[1])
+    return (d.q.shape[0], d.q.shape[2], d.q.shape[1])
+
+
+def _forward(q, k, v, layout, out_dtype, want_lse, context, options):
+    call = _Call(0, layout, options)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        call.tensor(name, x)
+    shape = list(q.shape)
+    shape[-1] = v.shape[-1]
+    o = call.tensor("o", _tensor.empty_like(q, tuple(shape), out_dtype))
+    lse = call.tensor("lse", _tensor.empty_like(q, _lse_shape(call), "f32")) if want_lse else None
+    call.run(context)
+    return o, lse
+
+
+def attention(q, k, v, *, layout="bshd", out_dtype=None, return_lse=False, context=None, **options):
+    """softmax(scale q k^T + ...) v. layout: "bshd" (default), "bhsd", or "thd" for packed tensors with cu_seqlens_q, cu_seqlens_k.
+
+    Options have the names of tsr_attention_desc and tsr_run_args: causal, top_left, window_left, window_right, sink_tokens, chunk,
+    softcap, scale, bias, mask, alibi_slopes, sink, prefix, segments_q, segments_k, flashmask, block_indptr, block_indices,
+    block_rows, block_cols, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k, block_table, k_scale, v_scale, dropout_p, seed,
+    offset, score_expr, mask_expr, scalars={name: value}, aux=[...], deterministic, batch_invariant, variant, num_splits, ...
+    out_dtype: "f32", "f16", "bf16"; None: q's. Returns o, or (o, lse) with return_lse. Torch tensors that require a gradient
+    get one. Raises Invalid, Unsupported, TesseraError."""
+    if any(getattr(x, "requires_grad", False) for x in (q, k, v)):
+        from . import _autograd
+        o, lse = _autograd.attention(q, k, v, layout, out_dtype, context, options)
+    else:
+        o, lse = _forward(q, k, v, layout, out_dtype, return_lse, context, options)
+    return (o, lse) if return_lse else o
+
+
+def attention_grad(q, k, v, o, lse, dout, *, layout="bshd", dlse=None, context=None, **options):
+    """Gradients of attention(q, k, v, **options) for the gradient dout of its output: (dq, dk, dv), followed by dbias if a bias was
+    given and dsink if a sink was."""
+    call = _Call(1, layout, options)
+    inputs = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout}
+    if dlse is not None:
+        inputs["dlse"] = dlse
+    for name, x in inputs.items():
+        call.tensor(name, x)
+    grads = [call.tensor("d" + name, _tensor.empty_like(inputs[name], tuple(inputs[name].shape), None))
+             for name in ("q", "k", "v")]
+    for name in ("bias", "sink"):
+        if options.get(name) is not None:
+            x = options[name]
+            grads.append(call.tensor("d" + name, _tensor.empty_like(x, tuple(x.shape), None)))
+    if call.packed or call.desc.seqlens_q.dtype or call.desc.seqlens_k.dtype:
+        for g in grads[:3]:
+            g[...] = 0  # rows outside the used lengths are not written
+    call.run(context)
+    return tuple(grads)
+
+
+def verdicts(q, k, v, *, layout="bshd", context=None, device="cpu", **options):
+    """What each kernel variant says to this problem: a list of dicts variant, accepted, chosen, reason."""
+    call = _Call(0, layout, options)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        call.tensor(name, x)
+    shape = list(q.shape)
+    shape[-1] = v.shape[-1]
+    call.tensor("o", _tensor.empty_like(q, tuple(shape), None))
+    error, handle, count = _abi.Error(), _c.c_void_p(), _c.c_int32(64)
+    rows = (_abi.Verdict * 64)()
+    _check(_lib.tsr_device_open(_context(context)._handle, _text(device), _c.byref(handle), error), error)
+    try:
+        _check(_lib.tsr_attention_verdicts(handle, call.desc, rows, _c.byref(count), error), error)
+    finally:
+        _lib.tsr_device_close(handle)
+    return [{"variant": r.variant.decode(), "accepted": bool(r.accepted), "chosen": bool(r.chosen),
+             "reason": r.reason.decode()} for r in rows[:min(count.value, 64)]]

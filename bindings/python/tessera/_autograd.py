@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attention() as a torch operation with a gradient for q, k and v."""
+import torch
+
+import tessera
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, layout, out_dtype, context, options):
+        o, lse = tessera._forward(q, k, v, layout, out_dtype, True, context, options)
+        ctx.save_for_backward(q, k, v, o, lse)
+        ctx.layout, ctx.context, ctx.options = layout, context, options
+        return o, lse
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        q, k, v, o, lse = ctx.saved_tensors
+        dlse = None if dlse is None or not dlse.any() else dlse
+        grads = tessera.attention_grad(q, k, v, o, lse, dout, layout=ctx.layout, dlse=dlse, context=ctx.context,
+                                       **ctx.options)
+        return (*grads[:3], None, None, None, None)
+
+
+def attention(q, k, v, layout, out_dtype, context, options):
+    for name in ("bias", "sink"):
+        if getattr(options.get(name), "requires_grad", False):
+            raise NotImplementedError(f"{name} requires a gradient: call attention_grad, which returns d{name}")
+    return _Attention.apply(q, k, v, layout, out_dtype, context, options)
