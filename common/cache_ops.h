@@ -25,7 +25,7 @@ tsr_status tsr__merge_init(const tsr_merge_desc *desc, tsr__merge_problem *p, ts
 /* Checks arguments of a run and imports them at full size; on host memory lengths, capacity, tables and positions by value. */
 tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host, int64_t workspace_bytes,
                             tsr_append_args *out, tsr_error *err);
-tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int64_t workspace_bytes,
+tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int64_t workspace_bytes,
                            tsr_merge_args *out, tsr_error *err);
 
 #endif

@@ -103,7 +103,8 @@ static tsr_status setup(tsr__ref *r, tsr_error *err) {
   tsr_status status = TSR_OK;
   r->plain = r->out->mode == TSR_REFERENCE_PLAIN;
   r->s_dtype = tsr__dtype_is_fp8(d->q.dtype) ? TSR_F32 : d->q.dtype;
-  r->batch = r->args->batch != 0 ? r->args->batch : d->batch != 0 ? d->batch : d->q.shape[0];
+  r->batch = d->cu_seqlens_q.dtype != TSR_DTYPE_NONE ? d->cu_seqlens_q.shape[0] - 1 : d->q.shape[0];
+  r->batch = r->args->batch != 0 ? r->args->batch : d->batch != 0 ? d->batch : r->batch;
   r->q_heads = d->q.shape[2];
   r->kv_heads = d->k.shape[2];
   r->group = r->kv_heads > 0 ? r->q_heads / r->kv_heads : 1;

@@ -2,6 +2,7 @@
 /* The oracle's public entry: validation as for a plan and a run, then the oracle itself on the caller's own structs. */
 #include "common/objects.h"
 #include "common/reference.h"
+#include "common/validate.h"
 
 /* Outputs are not the oracle's to write, so a caller need not have any: bind sees a stand-in that nothing dereferences. In backward
  * o and lse may be absent too. */
@@ -34,7 +35,7 @@ tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_des
     st = tsr__fail(err, TSR_INVALID, "num_rows", "num_rows is set but rows is NULL");
   }
   if (st == TSR_OK) {
-    st = tsr__problem_init(alloc, desc, &p, err);
+    st = tsr__problem_init_inputs(alloc, desc, &p, err);
   }
   if (st != TSR_OK) {
     return st;
@@ -59,7 +60,7 @@ tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_merge_args 
   tsr_merge_args full;
   tsr_status st = tsr__merge_init(desc, &p, err);
   if (st == TSR_OK) {
-    st = tsr__merge_bind(&p, args, 0, &full, err);
+    st = tsr__merge_bind(&p, args, 1, 0, &full, err);
   }
   if (st == TSR_OK) {
     st = tsr__reference_merge(&p.desc, &full, o, lse, err);

@@ -54,7 +54,8 @@ tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *args, tsr_e
   tsr_merge_args full;
   tsr_status st = check_plan(plan, args, 0, TSR_OP_MERGE, err);
   if (st == TSR_OK) {
-    st = tsr__merge_bind(&plan->problem.merge, args, plan->build.workspace_bytes, &full, err);
+    st = tsr__merge_bind(&plan->problem.merge, args, plan->device->dev.host_memory, plan->build.workspace_bytes,
+                         &full, err);
   }
   if (st == TSR_OK) {
     st = plan->device->backend->run_merge(&plan->device->dev, &plan->problem, &plan->build, &full, err);

@@ -82,6 +82,7 @@ tsr_status tsr__check_buffer(const tsr_buffer *b, const char *name, const tsr_la
                              tsr_error *err);
 /* A buffer whose layout is absent. */
 tsr_status tsr__check_no_buffer(const tsr_buffer *b, const char *name, tsr_error *err);
+enum { TSR__WORKSPACE_ALIGN = 64 }; /* where a plan does not say */
 tsr_status tsr__check_workspace(const tsr_buffer *workspace, int64_t have_bytes, int host, int64_t bytes,
                                 int64_t align, tsr_error *err);
 /* Queue and events are the device's business: all 0 on host memory. */

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs of append and merge. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/validate_cache.h"
+
+static tsr__field entry(const char *name, int64_t index) {
+  tsr__field f;
+  snprintf(f.name, sizeof(f.name), "%s[%lld]", name, (long long)index);
+  return f;
+}
+
+static tsr__field entry2(const char *name, int64_t b, int64_t index) {
+  tsr__field f;
+  snprintf(f.name, sizeof(f.name), "%s[%lld,%lld]", name, (long long)b, (long long)index);
+  return f;
+}
+
+/* ---- Append ---------------------------------------------------------------------------------- */
+
+static const tsr_layout *layout_of(const tsr__append_problem *p, int slot) {
+  return (const tsr_layout *)(const void *)((const char *)&p->desc + tsr__append_slots[slot].desc_offset);
+}
+
+static const tsr_buffer *buffer_of(const tsr_append_args *a, int slot) {
+  return (const tsr_buffer *)(const void *)((const char *)a + tsr__append_slots[slot].args_offset);
+}
+
+static tsr_status append_buffers(const tsr__append_problem *p, const tsr_append_args *a, int host, tsr_error *err) {
+  for (int s = 0; s < TSR__APPEND_SLOTS; s++) {
+    const tsr_layout *l = layout_of(p, s);
+    const tsr_status st = l->dtype != TSR_DTYPE_NONE
+                              ? tsr__check_buffer(buffer_of(a, s), tsr__append_slots[s].name, l, host, err)
+                              : tsr__check_no_buffer(buffer_of(a, s), tsr__append_slots[s].name, err);
+    if (st != TSR_OK) {
+      return st;
+    }
+  }
+  return TSR_OK;
+}
+
+/* Slot and first row of sequence b in k_new, v_new, q and positions, and how many rows it adds. */
+typedef struct new_rows {
+  int64_t slot, first, count;
+} new_rows;
+
+static new_rows rows_of(const tsr__append_problem *p, const tsr_append_args *a, int64_t b) {
+  const tsr_layout *cu = &p->desc.cu_seqlens_new;
+  new_rows r = {b, 0, p->seqlen_new};
+  if (cu->dtype != TSR_DTYPE_NONE) {
+    const void *data = tsr__buffer_address(&a->cu_seqlens_new);
+    r.slot = 0;
+    r.first = tsr__index_at(data, cu->dtype, b * cu->stride[0]);
+    r.count = tsr__index_at(data, cu->dtype, (b + 1) * cu->stride[0]) - r.first;
+  }
+  return r;
+}
+
+static int64_t length_before(const tsr__append_problem *p, const tsr_append_args *a, int64_t b) {
+  const tsr_layout *l = &p->desc.seqlens_k;
+  return l->dtype == TSR_DTYPE_NONE
+             ? 0
+             : tsr__index_at(tsr__buffer_address(&a->seqlens_k), l->dtype, b * l->stride[0]);
+}
+
+/* Pages that the new rows [before, before + count) of sequence b go to. */
+static tsr_status append_pages(const tsr__append_problem *p, const tsr_append_args *a, int64_t b, int64_t before,
+                               int64_t count, tsr_error *err) {
+  const tsr_layout *l = &p->desc.block_table;
+  const int32_t *id = (const int32_t *)tsr__buffer_address(&a->block_table);
+  for (int64_t n = before / p->page_size; n * p->page_size < before + count; n++) {
+    const int32_t page = id[b * l->stride[0] + n * l->stride[1]];
+    if (page < 0 || page >= p->desc.k_cache.shape[0]) {
+      const tsr__field f = entry2("block_table", b, n);
+      return tsr__invalid(err, f.name, "is %d, must be a page, 0..%lld", (int)page,
+                          (long long)p->desc.k_cache.shape[0] - 1);
+    }
+  }
+  return TSR_OK;
+}
+
+static tsr_status append_positions(const tsr__append_problem *p, const tsr_append_args *a, int64_t b, int64_t before,
+                                   new_rows rows, tsr_error *err) {
+  const int64_t most = p->desc.cos.shape[0];
+  const tsr_layout *l = &p->desc.positions;
+  const int32_t *given = (const int32_t *)tsr__buffer_address(&a->positions);
+  if (l->dtype == TSR_DTYPE_NONE && before + rows.count > most) {
+    return tsr__invalid(err, "cos", "has %lld positions, sequence %lld needs %lld", (long long)most, (long long)b,
+                        (long long)(before + rows.count));
+  }
+  for (int64_t t = 0; l->dtype != TSR_DTYPE_NONE && t < rows.count; t++) {
+    const int32_t n = given[rows.slot * l->stride[0] + (rows.first + t) * l->stride[1]];
+    if (n < 0 || n >= most) {
+      const tsr__field f = entry2("positions", rows.slot, rows.first + t);
+      return tsr__invalid(err, f.name, "is %d, must be 0..%lld, a row of cos and sin", (int)n, (long long)most - 1);
+    }
+  }
+  return TSR_OK;
+}
+
+static tsr_status append_sequence(const tsr__append_problem *p, const tsr_append_args *a, int64_t b, tsr_error *err) {
+  const new_rows rows = rows_of(p, a, b);
+  const int64_t before = length_before(p, a, b);
+  tsr_status st = TSR_OK;
+  if (rows.count > p->seqlen_new) {
+    const tsr__field f = entry("cu_seqlens_new", b + 1);
+    return tsr__invalid(err, f.name, "makes sequence %lld %lld long, must be at most max_seqlen_new = %lld",
+                        (long long)b, (long long)rows.count, (long long)p->seqlen_new);
+  }
+  if (before < 0 || before > p->capacity) {
+    const tsr__field f = entry("seqlens_k", b);
+    return tsr__invalid(err, f.name, "is %lld, must be 0..%lld, what the cache holds", (long long)before,
+                        (long long)p->capacity);
+  }
+  if (rows.count > p->capacity - before) {
+    const tsr__field f = entry("seqlens_k", b);
+    return tsr__invalid(err, p->desc.seqlens_k.dtype != TSR_DTYPE_NONE ? f.name : "k_cache",
+                        "leaves no room: sequence %lld has %lld keys and adds %lld, the cache holds %lld",
+                        (long long)b, (long long)before, (long long)rows.count, (long long)p->capacity);
+  }
+  if (p->page_size != 0 && rows.count > 0) {
+    st = append_pages(p, a, b, before, rows.count, err);
+  }
+  return st == TSR_OK && p->desc.cos.dtype != TSR_DTYPE_NONE ? append_positions(p, a, b, before, rows, err) : st;
+}
+
+static tsr_status append_sizes(const tsr__append_problem *p, tsr_append_args *a, tsr_error *err) {
+  if (a->batch < 0 || a->batch > p->batch) {
+    return tsr__invalid(err, "batch", "is %lld, must be 0..the plan's batch = %lld", (long long)a->batch,
+                        (long long)p->batch);
+  }
+  if (a->total_new < 0 || a->total_new > p->total_new) {
+    return tsr__invalid(err, "total_new", "is %lld, must be 0..%lld%s", (long long)a->total_new,
+                        (long long)p->total_new,
+                        p->desc.cu_seqlens_new.dtype != TSR_DTYPE_NONE ? ", the plan's k_new.shape[1]"
+                                                                       : " where k_new is not packed");
+  }
+  a->batch = a->batch != 0 ? a->batch : p->batch;
+  a->total_new = a->total_new != 0 ? a->total_new : p->total_new;
+  return TSR_OK;
+}
+
+tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host,
+                            int64_t workspace_bytes, tsr_append_args *out, tsr_error *err) {
+  const tsr_layout *cu = &p->desc.cu_seqlens_new;
+  tsr_status st = tsr__struct_import(out, sizeof(*out), sizeof(*out), args, "tsr_append_args", err);
+  if (st == TSR_OK) {
+    st = append_sizes(p, out, err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__check_queue(out->queue, out->wait_events, out->num_wait_events, out->event, host, err);
+  }
+  if (st == TSR_OK) {
+    st = append_buffers(p, out, host, err);
+  }
+  if (st == TSR_OK && host && cu->dtype != TSR_DTYPE_NONE) {
+    st = tsr__check_cu_seqlens(tsr__buffer_address(&out->cu_seqlens_new), cu, "cu_seqlens_new", out->batch,
+                               out->total_new, err);
+  }
+  for (int64_t b = 0; st == TSR_OK && host && b < out->batch; b++) {
+    st = append_sequence(p, out, b, err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__check_workspace(&out->workspace, out->workspace_bytes, host, workspace_bytes, TSR__WORKSPACE_ALIGN, err);
+  }
+  return st == TSR_OK ? tsr__ok(err) : st;
+}
+
+/* ---- Merge ----------------------------------------------------------------------------------- */
+
+static tsr_status merge_partials(const tsr_buffer *list, const char *name, const tsr_layout *layout, int64_t n,
+                                 int host, tsr_error *err) {
+  if (list == NULL) {
+    return tsr__invalid(err, name, "is NULL, must have num_partials = %lld buffers", (long long)n);
+  }
+  for (int64_t i = 0; i < n; i++) {
+    const tsr__field f = entry(name, i);
+    const tsr_status st = tsr__check_buffer(&list[i], f.name, layout, host, err);
+    if (st != TSR_OK) {
+      return st;
+    }
+  }
+  return TSR_OK;
+}
+
+tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host,
+                           int64_t workspace_bytes, tsr_merge_args *out, tsr_error *err) {
+  const tsr_merge_desc *d = &p->desc;
+  tsr_status st = tsr__struct_import(out, sizeof(*out), sizeof(*out), args, "tsr_merge_args", err);
+  if (st == TSR_OK) {
+    st = tsr__check_queue(out->queue, out->wait_events, out->num_wait_events, out->event, host, err);
+  }
+  if (st == TSR_OK) {
+    st = merge_partials(out->partial_o, "partial_o", &d->partial_o, d->num_partials, host, err);
+  }
+  if (st == TSR_OK) {
+    st = merge_partials(out->partial_lse, "partial_lse", &d->partial_lse, d->num_partials, host, err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__check_buffer(&out->o, "o", &d->o, host, err);
+  }
+  if (st == TSR_OK) {
+    st = d->lse.dtype != TSR_DTYPE_NONE ? tsr__check_buffer(&out->lse, "lse", &d->lse, host, err)
+                                        : tsr__check_no_buffer(&out->lse, "lse", err);
+  }
+  if (st == TSR_OK) {
+    st = d->sink.dtype != TSR_DTYPE_NONE ? tsr__check_buffer(&out->sink, "sink", &d->sink, host, err)
+                                         : tsr__check_no_buffer(&out->sink, "sink", err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__check_workspace(&out->workspace, out->workspace_bytes, host, workspace_bytes, TSR__WORKSPACE_ALIGN, err);
+  }
+  return st == TSR_OK ? tsr__ok(err) : st;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by cache_ops.c and cache_bind.c. */
+#ifndef TSR_COMMON_VALIDATE_CACHE_H
+#define TSR_COMMON_VALIDATE_CACHE_H
+
+#include "common/cache_ops.h"
+#include "common/validate.h"
+
+/* Every tensor of an append: where it is in the description and in the arguments. */
+typedef struct tsr__append_slot {
+  const char *name;
+  size_t desc_offset, args_offset;
+  int writes; /* 2: only with dynamic scales */
+} tsr__append_slot;
+
+enum { TSR__APPEND_SLOTS = 14 };
+extern const tsr__append_slot tsr__append_slots[TSR__APPEND_SLOTS];
+
+#endif
