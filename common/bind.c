@@ -18,7 +18,8 @@ typedef struct place {
   size_t at;
 } place;
 
-#define PLACE(slot, axes, op, member) {TSR_SLOT_##slot, axes, op, offsetof(tsr_attn_args, member)}
+#define PLACE(slot, axes, op, member) \
+  { TSR_SLOT_##slot, axes, op, offsetof(tsr_attn_args, member) }
 
 static const place places[] = {
     PLACE(q, 4, ANY_OP, q),
@@ -101,7 +102,7 @@ void tsr__bind_layout(const tsr__problem *p, tsr_attn_args *args) {
   args->head_dim_v = p->head_dim_v;
   args->block_rows = d->block_rows;
   args->block_cols = d->block_cols;
-  args->flash_head_div = d->flashmask.shape[1] == p->heads_q   ? 1
+  args->flash_head_div = d->flashmask.shape[1] == p->heads_q    ? 1
                          : d->flashmask.shape[1] == p->heads_kv ? p->group
                                                                 : p->heads_q;
   args->flash_n = (tsr_i32)d->flashmask.shape[3];
@@ -289,9 +290,8 @@ static tsr_status check_extras(const tsr__problem *p, const tsr_run_args *a, int
                 {a->host_seqlens_k, "host_seqlens_k", TSR_SLOT_seqlens_k}};
   for (int i = 0; i < 4; i++) {
     if (copies[i].copy != NULL && (host || !tsr__problem_has(p, copies[i].slot))) {
-      return tsr__invalid(err, copies[i].field, "is given, must be NULL %s %s",
-                          host ? "on host memory:" : "without", host ? "the tensor itself is read"
-                                                                     : tsr__slots[copies[i].slot].name);
+      return tsr__invalid(err, copies[i].field, "is given, must be NULL %s %s", host ? "on host memory:" : "without",
+                          host ? "the tensor itself is read" : tsr__slots[copies[i].slot].name);
     }
   }
   if (a->stats != NULL && a->stats->size < sizeof(*a->stats)) {
@@ -300,8 +300,8 @@ static tsr_status check_extras(const tsr__problem *p, const tsr_run_args *a, int
   return tsr__check_queue(a->queue, a->wait_events, a->num_wait_events, a->event, host, err);
 }
 
-tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, int validate,
-                     int64_t workspace_bytes, int64_t workspace_align, tsr__bound *bound, tsr_error *err) {
+tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, int validate, int64_t workspace_bytes,
+                     int64_t workspace_align, tsr__bound *bound, tsr_error *err) {
   tsr_run_args a;
   tsr__tables tables;
   tsr_status st = tsr__struct_import(&a, sizeof(a), sizeof(a), args, "tsr_run_args", err);

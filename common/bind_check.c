@@ -40,8 +40,8 @@ tsr_status tsr__check_no_buffer(const tsr_buffer *b, const char *name, tsr_error
   return TSR_OK;
 }
 
-tsr_status tsr__check_workspace(const tsr_buffer *workspace, int64_t have_bytes, int host, int64_t bytes,
-                                int64_t align, tsr_error *err) {
+tsr_status tsr__check_workspace(const tsr_buffer *workspace, int64_t have_bytes, int host, int64_t bytes, int64_t align,
+                                tsr_error *err) {
   const char *trouble = NULL;
   if (workspace->offset_bytes < 0) {
     return tsr__invalid(err, "workspace.offset_bytes", "is %lld, must be at least 0",
@@ -72,11 +72,11 @@ tsr_status tsr__check_workspace(const tsr_buffer *workspace, int64_t have_bytes,
 tsr_status tsr__check_queue(const void *queue, const void *const *wait_events, int64_t num_wait_events,
                             void *const *event, int host, tsr_error *err) {
   if (host) {
-    const char *field = queue != NULL             ? "queue"
-                        : wait_events != NULL     ? "wait_events"
-                        : num_wait_events != 0    ? "num_wait_events"
-                        : event != NULL           ? "event"
-                                                  : NULL;
+    const char *field = queue != NULL          ? "queue"
+                        : wait_events != NULL  ? "wait_events"
+                        : num_wait_events != 0 ? "num_wait_events"
+                        : event != NULL        ? "event"
+                                               : NULL;
     return field == NULL ? TSR_OK : tsr__invalid(err, field, "is set, must be 0 on host memory");
   }
   if (num_wait_events < 0 || num_wait_events > INT32_MAX) {
@@ -278,8 +278,7 @@ tsr_status tsr__check_overlap(const tsr__problem *p, const tsr__bound *bound, co
       continue;
     }
     const tsr_layout out = tsr__run_layout(p, &bound->args, w);
-    if (workspace->ptr != NULL &&
-        tsr__layouts_overlap(&out, bound->ptr[w], &scratch, tsr__buffer_address(workspace))) {
+    if (workspace->ptr != NULL && tsr__layouts_overlap(&out, bound->ptr[w], &scratch, tsr__buffer_address(workspace))) {
       return tsr__invalid(err, "workspace", "overlaps %s", tsr__slots[w].name);
     }
     for (int r = 0; tsr__slots[w].writes[p->desc.op] && r < TSR_SLOT_COUNT; r++) {

@@ -1,29 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lengths, page tables and indices of a run by value, where the host can read them. Only entries that the run uses are
  * read. */
-#include <stdio.h>
-
 #include "common/validate.h"
-
-/* "cu_seqlens_q[3]" */
-static tsr__field entry(const char *name, int64_t index) {
-  tsr__field f;
-  snprintf(f.name, sizeof(f.name), "%s[%lld]", name, (long long)index);
-  return f;
-}
-
-/* "block_table[3,7]" */
-static tsr__field entry2(const char *name, int64_t b, int64_t index) {
-  tsr__field f;
-  snprintf(f.name, sizeof(f.name), "%s[%lld,%lld]", name, (long long)b, (long long)index);
-  return f;
-}
-
-static tsr__field entry3(const char *name, int64_t b, int64_t h, int64_t index) {
-  tsr__field f;
-  snprintf(f.name, sizeof(f.name), "%s[%lld,%lld,%lld]", name, (long long)b, (long long)h, (long long)index);
-  return f;
-}
 
 /* ---- Lengths --------------------------------------------------------------------------------- */
 
@@ -31,15 +9,15 @@ tsr_status tsr__check_cu_seqlens(const void *cu, const tsr_layout *layout, const
                                  int64_t total, tsr_error *err) {
   int64_t before = tsr__index_at(cu, layout->dtype, 0);
   if (before != 0) {
-    const tsr__field f = entry(name, 0);
+    const tsr__field f = tsr__field_entry(name, 0);
     return tsr__invalid(err, f.name, "is %lld, must be 0", (long long)before);
   }
   for (int64_t b = 1; b <= batch; b++) {
     const int64_t end = tsr__index_at(cu, layout->dtype, b * layout->stride[0]);
     if (end < before || end > total) {
-      const tsr__field f = entry(name, b);
-      return end < before ? tsr__invalid(err, f.name, "is %lld, must be at least %s[%lld] = %lld", (long long)end,
-                                         name, (long long)(b - 1), (long long)before)
+      const tsr__field f = tsr__field_entry(name, b);
+      return end < before ? tsr__invalid(err, f.name, "is %lld, must be at least %s[%lld] = %lld", (long long)end, name,
+                                         (long long)(b - 1), (long long)before)
                           : tsr__invalid(err, f.name, "is %lld, must be at most %lld, the packed tokens",
                                          (long long)end, (long long)total);
     }
@@ -68,7 +46,7 @@ static tsr_status check_side(const side *s, int64_t batch, int len_expected, tsr
     const int64_t n = tsr__index_at(s->cu, s->cu_layout->dtype, (b + 1) * s->cu_layout->stride[0]) -
                       tsr__index_at(s->cu, s->cu_layout->dtype, b * s->cu_layout->stride[0]);
     if (n > s->max) {
-      const tsr__field f = entry(s->cu_name, b + 1);
+      const tsr__field f = tsr__field_entry(s->cu_name, b + 1);
       return tsr__invalid(err, f.name, "makes sequence %lld %lld long, must be at most %s = %lld", (long long)b,
                           (long long)n, s->max_name, (long long)s->max);
     }
@@ -84,15 +62,14 @@ static tsr_status check_side(const side *s, int64_t batch, int len_expected, tsr
       most = slot < most ? slot : most;
     }
     if (n < 0 || n > most) {
-      const tsr__field f = entry(s->len_name, b);
+      const tsr__field f = tsr__field_entry(s->len_name, b);
       return tsr__invalid(err, f.name, "is %lld, must be 0..%lld, %s", (long long)n, (long long)most, what);
     }
   }
   return TSR_OK;
 }
 
-tsr_status tsr__check_lengths(const tsr__problem *p, const tsr_attn_args *args, const tsr__tables *t,
-                              tsr_error *err) {
+tsr_status tsr__check_lengths(const tsr__problem *p, const tsr_attn_args *args, const tsr__tables *t, tsr_error *err) {
   const tsr_attention_desc *d = &p->desc;
   const side q = {t->cu_q,     t->len_q,       &d->cu_seqlens_q, &d->seqlens_q, "cu_seqlens_q",
                   "seqlens_q", "max_seqlen_q", args->total_q,    p->seqlen_q};
@@ -113,14 +90,15 @@ static tsr_status check_csr(const tsr__problem *p, const tsr__bound *bound, tsr_
     const int64_t hi = ptrs->kv_indptr[(b + 1) * d->kv_indptr.stride[0]];
     int64_t last, capacity = 0;
     if (lo < 0 || hi < lo || hi > p->max_pages) {
-      const tsr__field f = entry("kv_indptr", lo < 0 ? b : b + 1);
-      return tsr__invalid(err, f.name, "is %lld, must be %lld..%lld: never decrease, end at most at kv_indices.shape[0]",
+      const tsr__field f = tsr__field_entry("kv_indptr", lo < 0 ? b : b + 1);
+      return tsr__invalid(err, f.name,
+                          "is %lld, must be %lld..%lld: never decrease, end at most at kv_indices.shape[0]",
                           (long long)(lo < 0 ? lo : hi), (long long)(lo < 0 ? 0 : lo), (long long)p->max_pages);
     }
     if (hi > lo) {
       last = ptrs->last_page_len[b * d->last_page_len.stride[0]];
       if (last < 1 || last > p->page_size) {
-        const tsr__field f = entry("last_page_len", b);
+        const tsr__field f = tsr__field_entry("last_page_len", b);
         return tsr__invalid(err, f.name, "is %lld, must be 1..%lld, the page size", (long long)last,
                             (long long)p->page_size);
       }
@@ -129,12 +107,12 @@ static tsr_status check_csr(const tsr__problem *p, const tsr__bound *bound, tsr_
     if ((p->features & TSR_A_SEQLENS_K) != 0) {
       const int64_t n = tsr__index_at(ptrs->len_k, d->seqlens_k.dtype, b * d->seqlens_k.stride[0]);
       if (n > capacity) {
-        const tsr__field f = entry("seqlens_k", b);
+        const tsr__field f = tsr__field_entry("seqlens_k", b);
         return tsr__invalid(err, f.name, "is %lld, must be at most %lld, what its pages hold", (long long)n,
                             (long long)capacity);
       }
     } else if (capacity > p->seqlen_k) {
-      const tsr__field f = entry("kv_indptr", b + 1);
+      const tsr__field f = tsr__field_entry("kv_indptr", b + 1);
       return tsr__invalid(err, f.name, "makes sequence %lld %lld long, must be at most max_seqlen_k = %lld",
                           (long long)b, (long long)capacity, (long long)p->seqlen_k);
     }
@@ -155,7 +133,8 @@ static tsr_status check_page_ids(const tsr__problem *p, const tsr__bound *bound,
                                   : bound->ptrs.kv_indices + seq.page0 * step;
     for (int64_t n = 0; n < used; n++) {
       if (id[n * step] < 0 || id[n * step] >= p->num_pages) {
-        const tsr__field f = table ? entry2("block_table", b, n) : entry("kv_indices", seq.page0 + n);
+        const tsr__field f =
+            table ? tsr__field_entry2("block_table", b, n) : tsr__field_entry("kv_indices", seq.page0 + n);
         return tsr__invalid(err, f.name, "is %d, must be a page, 0..%lld", (int)id[n * step],
                             (long long)p->num_pages - 1);
       }
@@ -171,14 +150,15 @@ static tsr_status check_prefix(const tsr__problem *p, const tsr__bound *bound, t
   for (int64_t b = 0; b < bound->args.batch; b++) {
     const int64_t n = tsr__index_at(bound->ptrs.prefix, l->dtype, b * l->stride[0]);
     if (n < 0) {
-      const tsr__field f = entry("prefix", b);
+      const tsr__field f = tsr__field_entry("prefix", b);
       return tsr__invalid(err, f.name, "is %lld, must be at least 0", (long long)n);
     }
   }
   return TSR_OK;
 }
 
-/* Bit masks with an offset and a row stride a sequence: every bit used lies in the memory that the mask's layout spans. */
+/* Bit masks with an offset and a row stride a sequence: every bit used lies in the memory that the mask's layout spans.
+ */
 static tsr_status check_mask_rows(const tsr__problem *p, const tsr__bound *bound, tsr_error *err) {
   const tsr_attention_desc *d = &p->desc;
   const int64_t span = tsr__layout_span_bytes(&d->mask);
@@ -192,16 +172,15 @@ static tsr_status check_mask_rows(const tsr__problem *p, const tsr__bound *bound
       continue;
     }
     if (step < 0) {
-      const tsr__field f = entry("mask_row_strides", b);
+      const tsr__field f = tsr__field_entry("mask_row_strides", b);
       return tsr__invalid(err, f.name, "is %lld, must be at least 0", (long long)step);
     }
     if (at < 0 || __builtin_mul_overflow(seq.q_len - 1, step, &last) || __builtin_add_overflow(last, at, &last) ||
         __builtin_add_overflow(last, heads + (seq.kv_len - 1) / 8, &last) || last >= span) {
-      const tsr__field f = entry("mask_offsets", b);
-      return tsr__invalid(err, f.name,
-                          "is %lld, its %lld rows of %lld bits, %lld bytes apart, must lie within the mask's %lld bytes",
-                          (long long)at, (long long)seq.q_len, (long long)seq.kv_len, (long long)step,
-                          (long long)span);
+      const tsr__field f = tsr__field_entry("mask_offsets", b);
+      return tsr__invalid(
+          err, f.name, "is %lld, its %lld rows of %lld bits, %lld bytes apart, must lie within the mask's %lld bytes",
+          (long long)at, (long long)seq.q_len, (long long)seq.kv_len, (long long)step, (long long)span);
     }
   }
   return TSR_OK;
@@ -218,7 +197,7 @@ static tsr_status check_block_rows(const tsr__problem *p, const tsr__bound *boun
     const int64_t lo = ptr[r * lp->stride[2]], hi = ptr[(r + 1) * lp->stride[2]];
     int64_t before = -1;
     if (lo < 0 || hi < lo || hi > n) {
-      const tsr__field f = entry3("block_indptr", b, h, lo < 0 ? r : r + 1);
+      const tsr__field f = tsr__field_entry3("block_indptr", b, h, lo < 0 ? r : r + 1);
       return tsr__invalid(err, f.name,
                           "is %lld, must be %lld..%lld: never decrease, end at most at block_indices.shape[2]",
                           (long long)(lo < 0 ? lo : hi), (long long)(lo < 0 ? 0 : lo), (long long)n);
@@ -226,7 +205,7 @@ static tsr_status check_block_rows(const tsr__problem *p, const tsr__bound *boun
     for (int64_t i = lo; i < hi; i++) {
       const int64_t col = bound->ptrs.block_indices[first + i * li->stride[2]];
       if (col <= before || col >= cols) {
-        const tsr__field f = entry3("block_indices", b, h, i);
+        const tsr__field f = tsr__field_entry3("block_indices", b, h, i);
         return tsr__invalid(err, f.name, "is %lld, must be %lld..%lld: ascending and unique in a row", (long long)col,
                             (long long)before + 1, (long long)cols - 1);
       }

@@ -1,21 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of append and merge. */
-#include <stdio.h>
 #include <string.h>
 
 #include "common/validate_cache.h"
-
-static tsr__field entry(const char *name, int64_t index) {
-  tsr__field f;
-  snprintf(f.name, sizeof(f.name), "%s[%lld]", name, (long long)index);
-  return f;
-}
-
-static tsr__field entry2(const char *name, int64_t b, int64_t index) {
-  tsr__field f;
-  snprintf(f.name, sizeof(f.name), "%s[%lld,%lld]", name, (long long)b, (long long)index);
-  return f;
-}
 
 /* ---- Append ---------------------------------------------------------------------------------- */
 
@@ -59,9 +46,7 @@ static new_rows rows_of(const tsr__append_problem *p, const tsr_append_args *a, 
 
 static int64_t length_before(const tsr__append_problem *p, const tsr_append_args *a, int64_t b) {
   const tsr_layout *l = &p->desc.seqlens_k;
-  return l->dtype == TSR_DTYPE_NONE
-             ? 0
-             : tsr__index_at(tsr__buffer_address(&a->seqlens_k), l->dtype, b * l->stride[0]);
+  return l->dtype == TSR_DTYPE_NONE ? 0 : tsr__index_at(tsr__buffer_address(&a->seqlens_k), l->dtype, b * l->stride[0]);
 }
 
 /* Pages that the new rows [before, before + count) of sequence b go to. */
@@ -72,7 +57,7 @@ static tsr_status append_pages(const tsr__append_problem *p, const tsr_append_ar
   for (int64_t n = before / p->page_size; n * p->page_size < before + count; n++) {
     const int32_t page = id[b * l->stride[0] + n * l->stride[1]];
     if (page < 0 || page >= p->desc.k_cache.shape[0]) {
-      const tsr__field f = entry2("block_table", b, n);
+      const tsr__field f = tsr__field_entry2("block_table", b, n);
       return tsr__invalid(err, f.name, "is %d, must be a page, 0..%lld", (int)page,
                           (long long)p->desc.k_cache.shape[0] - 1);
     }
@@ -92,7 +77,7 @@ static tsr_status append_positions(const tsr__append_problem *p, const tsr_appen
   for (int64_t t = 0; l->dtype != TSR_DTYPE_NONE && t < rows.count; t++) {
     const int32_t n = given[rows.slot * l->stride[0] + (rows.first + t) * l->stride[1]];
     if (n < 0 || n >= most) {
-      const tsr__field f = entry2("positions", rows.slot, rows.first + t);
+      const tsr__field f = tsr__field_entry2("positions", rows.slot, rows.first + t);
       return tsr__invalid(err, f.name, "is %d, must be 0..%lld, a row of cos and sin", (int)n, (long long)most - 1);
     }
   }
@@ -104,20 +89,20 @@ static tsr_status append_sequence(const tsr__append_problem *p, const tsr_append
   const int64_t before = length_before(p, a, b);
   tsr_status st = TSR_OK;
   if (rows.count > p->seqlen_new) {
-    const tsr__field f = entry("cu_seqlens_new", b + 1);
+    const tsr__field f = tsr__field_entry("cu_seqlens_new", b + 1);
     return tsr__invalid(err, f.name, "makes sequence %lld %lld long, must be at most max_seqlen_new = %lld",
                         (long long)b, (long long)rows.count, (long long)p->seqlen_new);
   }
   if (before < 0 || before > p->capacity) {
-    const tsr__field f = entry("seqlens_k", b);
+    const tsr__field f = tsr__field_entry("seqlens_k", b);
     return tsr__invalid(err, f.name, "is %lld, must be 0..%lld, what the cache holds", (long long)before,
                         (long long)p->capacity);
   }
   if (rows.count > p->capacity - before) {
-    const tsr__field f = entry("seqlens_k", b);
+    const tsr__field f = tsr__field_entry("seqlens_k", b);
     return tsr__invalid(err, p->desc.seqlens_k.dtype != TSR_DTYPE_NONE ? f.name : "k_cache",
-                        "leaves no room: sequence %lld has %lld keys and adds %lld, the cache holds %lld",
-                        (long long)b, (long long)before, (long long)rows.count, (long long)p->capacity);
+                        "leaves no room: sequence %lld has %lld keys and adds %lld, the cache holds %lld", (long long)b,
+                        (long long)before, (long long)rows.count, (long long)p->capacity);
   }
   if (p->page_size != 0 && rows.count > 0) {
     st = append_pages(p, a, b, before, rows.count, err);
@@ -131,10 +116,9 @@ static tsr_status append_sizes(const tsr__append_problem *p, tsr_append_args *a,
                         (long long)p->batch);
   }
   if (a->total_new < 0 || a->total_new > p->total_new) {
-    return tsr__invalid(err, "total_new", "is %lld, must be 0..%lld%s", (long long)a->total_new,
-                        (long long)p->total_new,
-                        p->desc.cu_seqlens_new.dtype != TSR_DTYPE_NONE ? ", the plan's k_new.shape[1]"
-                                                                       : " where k_new is not packed");
+    return tsr__invalid(
+        err, "total_new", "is %lld, must be 0..%lld%s", (long long)a->total_new, (long long)p->total_new,
+        p->desc.cu_seqlens_new.dtype != TSR_DTYPE_NONE ? ", the plan's k_new.shape[1]" : " where k_new is not packed");
   }
   a->batch = a->batch != 0 ? a->batch : p->batch;
   a->total_new = a->total_new != 0 ? a->total_new : p->total_new;
@@ -175,7 +159,7 @@ static tsr_status merge_partials(const tsr_buffer *list, const char *name, const
     return tsr__invalid(err, name, "is NULL, must have num_partials = %lld buffers", (long long)n);
   }
   for (int64_t i = 0; i < n; i++) {
-    const tsr__field f = entry(name, i);
+    const tsr__field f = tsr__field_entry(name, i);
     const tsr_status st = tsr__check_buffer(&list[i], f.name, layout, host, err);
     if (st != TSR_OK) {
       return st;
@@ -184,8 +168,8 @@ static tsr_status merge_partials(const tsr_buffer *list, const char *name, const
   return TSR_OK;
 }
 
-tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host,
-                           int64_t workspace_bytes, tsr_merge_args *out, tsr_error *err) {
+tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int64_t workspace_bytes,
+                           tsr_merge_args *out, tsr_error *err) {
   const tsr_merge_desc *d = &p->desc;
   tsr_status st = tsr__struct_import(out, sizeof(*out), sizeof(*out), args, "tsr_merge_args", err);
   if (st == TSR_OK) {

@@ -70,7 +70,8 @@ static tsr_status check_product(int64_t batch, int64_t rows, int64_t heads, int6
 /* ---- Append: layouts --------------------------------------------------------------------------- */
 
 const tsr__append_slot tsr__append_slots[TSR__APPEND_SLOTS] = {
-#define SLOT(name, writes) {#name, offsetof(tsr_append_desc, name), offsetof(tsr_append_args, name), writes}
+#define SLOT(name, writes) \
+  { #name, offsetof(tsr_append_desc, name), offsetof(tsr_append_args, name), writes }
     SLOT(k_new, 0),       SLOT(v_new, 0),   SLOT(cu_seqlens_new, 0),
     SLOT(k_cache, 1),     SLOT(v_cache, 1), SLOT(seqlens_k, 0),
     SLOT(block_table, 0), SLOT(k_scale, 2), SLOT(v_scale, 2),
@@ -168,8 +169,7 @@ static tsr_status check_new_sizes(tsr__append_problem *p, tsr_error *err) {
                         packed ? "the number of sequences" : "k_new.shape[0]");
   }
   if (packed && d->k_new.shape[0] != 1) {
-    return tsr__invalid(err, "k_new.shape[0]", "is %lld, must be 1 with cu_seqlens_new",
-                        (long long)d->k_new.shape[0]);
+    return tsr__invalid(err, "k_new.shape[0]", "is %lld, must be 1 with cu_seqlens_new", (long long)d->k_new.shape[0]);
   }
   if (packed && d->cu_seqlens_new.shape[0] < 1) {
     return tsr__invalid(err, "cu_seqlens_new.shape[0]", "is 0, must be batch + 1");
@@ -198,14 +198,11 @@ static tsr_status check_append_lengths(tsr__append_problem *p, tsr_error *err) {
   if (st == TSR_OK) {
     st = check_tensor(&d->seqlens_k, "seqlens_k", TSR__INDEX, exactly(p->batch, "batch"), one, one, one, err);
   }
-  if (st == TSR_OK && has(&d->cu_seqlens_new) && has(&d->seqlens_k) &&
-      d->cu_seqlens_new.dtype != d->seqlens_k.dtype) {
+  if (st == TSR_OK && has(&d->cu_seqlens_new) && has(&d->seqlens_k) && d->cu_seqlens_new.dtype != d->seqlens_k.dtype) {
     return tsr__invalid(err, "seqlens_k.dtype", "is %s, must be %s as cu_seqlens_new's: one index type a plan",
                         tsr_dtype_name(d->seqlens_k.dtype), tsr_dtype_name(d->cu_seqlens_new.dtype));
   }
-  p->len_dtype = has(&d->cu_seqlens_new) ? d->cu_seqlens_new.dtype
-                 : has(&d->seqlens_k)    ? d->seqlens_k.dtype
-                                         : TSR_I32;
+  p->len_dtype = has(&d->cu_seqlens_new) ? d->cu_seqlens_new.dtype : has(&d->seqlens_k) ? d->seqlens_k.dtype : TSR_I32;
   return st;
 }
 
@@ -218,13 +215,13 @@ static tsr_status check_caches(tsr__append_problem *p, tsr_error *err) {
   const uint32_t same = TSR__DTYPE_BIT(d->k_new.dtype);
   const tsr__extent hkv = exactly(p->heads_kv, "k_new.shape[2]");
   const tsr__extent b = paged ? any : exactly(p->batch, "batch");
-  tsr_status st = check_tensor(&d->k_cache, "k_cache", same | quantised, b, any, hkv,
-                               exactly(p->head_dim, "k_new.shape[3]"), err);
+  tsr_status st =
+      check_tensor(&d->k_cache, "k_cache", same | quantised, b, any, hkv, exactly(p->head_dim, "k_new.shape[3]"), err);
   if (st == TSR_OK) {
-    st = check_tensor(&d->v_cache, "v_cache", d->k_cache.dtype == d->k_new.dtype ? same : quantised,
-                      exactly(d->k_cache.shape[0], "k_cache.shape[0]"),
-                      exactly(d->k_cache.shape[1], "k_cache.shape[1]"), hkv,
-                      exactly(p->head_dim_v, "v_new.shape[3]"), err);
+    st =
+        check_tensor(&d->v_cache, "v_cache", d->k_cache.dtype == d->k_new.dtype ? same : quantised,
+                     exactly(d->k_cache.shape[0], "k_cache.shape[0]"), exactly(d->k_cache.shape[1], "k_cache.shape[1]"),
+                     hkv, exactly(p->head_dim_v, "v_new.shape[3]"), err);
   }
   if (st == TSR_OK) {
     st = check_tensor(&d->block_table, "block_table", TSR__DTYPE_BIT(TSR_I32), exactly(p->batch, "batch"), any, one,
@@ -271,8 +268,8 @@ static tsr_status check_scale(const tsr__append_problem *p, const tsr_layout *ca
   }
   st = check_tensor(scale, name, TSR__FLOATS, e0, e1, e2, any, err);
   if (st == TSR_OK && (scale->shape[3] < 1 || channels % scale->shape[3] != 0)) {
-    return tsr__invalid(err, f3.name, "is %lld, must divide %s.shape[3] = %lld", (long long)scale->shape[3],
-                        cache_name, (long long)channels);
+    return tsr__invalid(err, f3.name, "is %lld, must divide %s.shape[3] = %lld", (long long)scale->shape[3], cache_name,
+                        (long long)channels);
   }
   *group = st == TSR_OK ? (int32_t)(channels / scale->shape[3]) : 0;
   return st;
@@ -390,8 +387,8 @@ static tsr_status check_merge_layouts(const tsr_merge_desc *d, tsr_error *err) {
              {&d->sink, "sink", 0, 0}};
   for (int i = 0; i < 5; i++) {
     const tsr_layout *l = all[i].layout;
-    const tsr_status st = has(l) ? tsr__layout_check(l, all[i].name, all[i].writes, err)
-                                 : tsr__check_absent(l, all[i].name, err);
+    const tsr_status st =
+        has(l) ? tsr__layout_check(l, all[i].name, all[i].writes, err) : tsr__check_absent(l, all[i].name, err);
     if (st != TSR_OK) {
       return st;
     }

@@ -19,12 +19,10 @@ int32_t tsr__aux_rank(const tsr_layout *layout) {
 static tsr_status check_names(const tsr_attention_desc *d, tsr_error *err) {
   const int any = d->score_expr != NULL || d->mask_expr != NULL;
   if (d->num_scalars < 0 || d->num_scalars > TSR_EXPR_MAX_SCALARS) {
-    return tsr__invalid(err, "num_scalars", "is %lld, must be 0..%d", (long long)d->num_scalars,
-                        TSR_EXPR_MAX_SCALARS);
+    return tsr__invalid(err, "num_scalars", "is %lld, must be 0..%d", (long long)d->num_scalars, TSR_EXPR_MAX_SCALARS);
   }
   if (d->num_scalars > 0 && d->scalar_names == NULL) {
-    return tsr__invalid(err, "scalar_names", "is NULL, must have num_scalars = %lld names",
-                        (long long)d->num_scalars);
+    return tsr__invalid(err, "scalar_names", "is NULL, must have num_scalars = %lld names", (long long)d->num_scalars);
   }
   if (!any && d->num_scalars != 0) {
     return tsr__invalid(err, "num_scalars", "is %lld, must be 0 without an expression", (long long)d->num_scalars);
@@ -90,20 +88,13 @@ static uint32_t features_of(const tsr__problem *p) {
   static const struct {
     int slot;
     uint32_t feature;
-  } slots[] = {{TSR_SLOT_prefix, TSR_A_PREFIX},
-               {TSR_SLOT_mask_offsets, TSR_A_MASK_ROWS},
-               {TSR_SLOT_segments_q, TSR_A_SEGMENTS},
-               {TSR_SLOT_flashmask, TSR_A_FLASHMASK},
-               {TSR_SLOT_block_indptr, TSR_A_BLOCKS},
-               {TSR_SLOT_bias, TSR_A_BIAS},
-               {TSR_SLOT_alibi_slopes, TSR_A_ALIBI},
-               {TSR_SLOT_sink, TSR_A_SINK},
-               {TSR_SLOT_cu_seqlens_q, TSR_A_Q_PACKED},
-               {TSR_SLOT_cu_seqlens_k, TSR_A_K_PACKED},
-               {TSR_SLOT_block_table, TSR_A_PAGED_TABLE},
-               {TSR_SLOT_kv_indptr, TSR_A_PAGED_CSR},
-               {TSR_SLOT_seqlens_q, TSR_A_SEQLENS_Q},
-               {TSR_SLOT_seqlens_k, TSR_A_SEQLENS_K},
+  } slots[] = {{TSR_SLOT_prefix, TSR_A_PREFIX},           {TSR_SLOT_mask_offsets, TSR_A_MASK_ROWS},
+               {TSR_SLOT_segments_q, TSR_A_SEGMENTS},     {TSR_SLOT_flashmask, TSR_A_FLASHMASK},
+               {TSR_SLOT_block_indptr, TSR_A_BLOCKS},     {TSR_SLOT_bias, TSR_A_BIAS},
+               {TSR_SLOT_alibi_slopes, TSR_A_ALIBI},      {TSR_SLOT_sink, TSR_A_SINK},
+               {TSR_SLOT_cu_seqlens_q, TSR_A_Q_PACKED},   {TSR_SLOT_cu_seqlens_k, TSR_A_K_PACKED},
+               {TSR_SLOT_block_table, TSR_A_PAGED_TABLE}, {TSR_SLOT_kv_indptr, TSR_A_PAGED_CSR},
+               {TSR_SLOT_seqlens_q, TSR_A_SEQLENS_Q},     {TSR_SLOT_seqlens_k, TSR_A_SEQLENS_K},
                {TSR_SLOT_rng_state, TSR_A_RNG_STATE}};
   uint32_t f = 0;
   for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
@@ -183,8 +174,7 @@ static tsr_status init(const tsr__alloc *alloc, const tsr_attention_desc *desc, 
   return tsr__ok(err);
 }
 
-tsr_status tsr__problem_init(const tsr__alloc *alloc, const tsr_attention_desc *desc, tsr__problem *p,
-                             tsr_error *err) {
+tsr_status tsr__problem_init(const tsr__alloc *alloc, const tsr_attention_desc *desc, tsr__problem *p, tsr_error *err) {
   return init(alloc, desc, 1, p, err);
 }
 

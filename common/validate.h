@@ -16,11 +16,14 @@
 /* ---- Messages -------------------------------------------------------------------------------- */
 
 typedef struct tsr__field {
-  char name[64];
+  char name[96];
 } tsr__field;
 
 tsr__field tsr__field_part(const char *name, const char *part);           /* "k.dtype" */
 tsr__field tsr__field_axis(const char *name, const char *part, int axis); /* "k.shape[2]" */
+tsr__field tsr__field_entry(const char *name, int64_t i0);                /* "cu_seqlens_q[3]" */
+tsr__field tsr__field_entry2(const char *name, int64_t i0, int64_t i1);   /* "block_table[3,7]" */
+tsr__field tsr__field_entry3(const char *name, int64_t i0, int64_t i1, int64_t i2);
 
 /* TSR_INVALID with the text "<field> <fmt...>". */
 tsr_status tsr__invalid(tsr_error *err, const char *field, const char *fmt, ...) TSR__PRINTF(3, 4);
@@ -65,8 +68,8 @@ tsr_status tsr__validate_backward(tsr__problem *p, int need_outputs, tsr_error *
 /* Axes of an aux tensor: up to the last whose extent is not 1, at least 1. */
 int32_t tsr__aux_rank(const tsr_layout *layout);
 
-/* tsr__problem_init for callers that bring their own outputs: none needs a layout; backward needs neither o nor lse (both or
- * none). */
+/* tsr__problem_init for callers that bring their own outputs: none needs a layout; backward needs neither o nor lse
+ * (both or none). */
 tsr_status tsr__problem_init_inputs(const tsr__alloc *alloc, const tsr_attention_desc *desc, tsr__problem *p,
                                     tsr_error *err);
 
@@ -78,13 +81,12 @@ static inline void *tsr__buffer_address(const tsr_buffer *b) {
 }
 
 /* A buffer of a present tensor: offset, NULL only if the tensor has no element, aligned to align_bytes. */
-tsr_status tsr__check_buffer(const tsr_buffer *b, const char *name, const tsr_layout *layout, int host,
-                             tsr_error *err);
+tsr_status tsr__check_buffer(const tsr_buffer *b, const char *name, const tsr_layout *layout, int host, tsr_error *err);
 /* A buffer whose layout is absent. */
 tsr_status tsr__check_no_buffer(const tsr_buffer *b, const char *name, tsr_error *err);
 enum { TSR__WORKSPACE_ALIGN = 64 }; /* where a plan does not say */
-tsr_status tsr__check_workspace(const tsr_buffer *workspace, int64_t have_bytes, int host, int64_t bytes,
-                                int64_t align, tsr_error *err);
+tsr_status tsr__check_workspace(const tsr_buffer *workspace, int64_t have_bytes, int host, int64_t bytes, int64_t align,
+                                tsr_error *err);
 /* Queue and events are the device's business: all 0 on host memory. */
 tsr_status tsr__check_queue(const void *queue, const void *const *wait_events, int64_t num_wait_events,
                             void *const *event, int host, tsr_error *err);
@@ -113,8 +115,8 @@ tsr_status tsr__check_tables(const tsr__problem *p, const tsr__bound *bound, tsr
 tsr_status tsr__check_overlap(const tsr__problem *p, const tsr__bound *bound, const tsr_buffer *workspace,
                               int64_t workspace_bytes, tsr_error *err);
 
-/* 1 if the two tensors share a byte; 0 if not, or if that is too costly to find out. Interleaved tensors (q, k and v of one
- * buffer) do not overlap. */
+/* 1 if the two tensors share a byte; 0 if not, or if that is too costly to find out. Interleaved tensors (q, k and v of
+ * one buffer) do not overlap. */
 int tsr__layouts_overlap(const tsr_layout *a, const void *a_data, const tsr_layout *b, const void *b_data);
 
 #endif

@@ -19,6 +19,24 @@ tsr__field tsr__field_axis(const char *name, const char *part, int axis) {
   return f;
 }
 
+tsr__field tsr__field_entry(const char *name, int64_t i0) {
+  tsr__field f;
+  snprintf(f.name, sizeof(f.name), "%s[%lld]", name, (long long)i0);
+  return f;
+}
+
+tsr__field tsr__field_entry2(const char *name, int64_t i0, int64_t i1) {
+  tsr__field f;
+  snprintf(f.name, sizeof(f.name), "%s[%lld,%lld]", name, (long long)i0, (long long)i1);
+  return f;
+}
+
+tsr__field tsr__field_entry3(const char *name, int64_t i0, int64_t i1, int64_t i2) {
+  tsr__field f;
+  snprintf(f.name, sizeof(f.name), "%s[%lld,%lld,%lld]", name, (long long)i0, (long long)i1, (long long)i2);
+  return f;
+}
+
 tsr_status tsr__invalid(tsr_error *err, const char *field, const char *fmt, ...) {
   char text[sizeof(((tsr_error *)0)->text)];
   va_list ap;
@@ -73,8 +91,8 @@ static int span_of(const tsr_layout *l, int64_t *bytes) {
   }
   for (int a = 0; a < axes; a++) {
     int64_t reach;
-    if (l->shape[a] > 1 && (__builtin_mul_overflow(l->shape[a] - 1, l->stride[a], &reach) ||
-                            __builtin_add_overflow(last, reach, &last))) {
+    if (l->shape[a] > 1 &&
+        (__builtin_mul_overflow(l->shape[a] - 1, l->stride[a], &reach) || __builtin_add_overflow(last, reach, &last))) {
       return 0;
     }
   }
@@ -128,12 +146,11 @@ static tsr_status check_align(const tsr_layout *l, const char *field, tsr_error 
     return tsr__invalid(err, f.name, "is %lld, must be 0 or a power of two up to 4096", (long long)align);
   }
   for (int a = 0; align > tsr__element_bytes(l->dtype) && l->shape[3] > 1 && a < 3; a++) {
-    const int64_t bytes =
-        l->dtype == TSR_U4 ? l->stride[a] / 2 : l->stride[a] * tsr__element_bytes(l->dtype);
+    const int64_t bytes = l->dtype == TSR_U4 ? l->stride[a] / 2 : l->stride[a] * tsr__element_bytes(l->dtype);
     if (l->shape[a] > 1 && bytes % align != 0) {
       const tsr__field f = tsr__field_part(field, "align_bytes");
-      return tsr__invalid(err, f.name, "is %lld, which stride[%d] = %lld (%lld bytes) does not keep",
-                          (long long)align, a, (long long)l->stride[a], (long long)bytes);
+      return tsr__invalid(err, f.name, "is %lld, which stride[%d] = %lld (%lld bytes) does not keep", (long long)align,
+                          a, (long long)l->stride[a], (long long)bytes);
     }
   }
   return TSR_OK;
@@ -245,8 +262,7 @@ tsr_status tsr__check_dtype(const tsr_layout *layout, const char *name, uint32_t
   return tsr__invalid(err, f.name, "is %s, must be %s", tsr_dtype_name(layout->dtype), list);
 }
 
-tsr_status tsr__check_shape(const tsr_layout *layout, const char *name, const tsr__extent want[4],
-                            tsr_error *err) {
+tsr_status tsr__check_shape(const tsr_layout *layout, const char *name, const tsr__extent want[4], tsr_error *err) {
   for (int a = 0; a < 4; a++) {
     const int64_t n = layout->shape[a];
     const tsr__field f = tsr__field_axis(name, "shape", a);
@@ -256,8 +272,8 @@ tsr_status tsr__check_shape(const tsr_layout *layout, const char *name, const ts
     if (want[a].what[0] == 0) {
       return tsr__invalid(err, f.name, "is %lld, must be %lld", (long long)n, (long long)want[a].n);
     }
-    return tsr__invalid(err, f.name, "is %lld, must be %s = %lld%s", (long long)n, want[a].what,
-                        (long long)want[a].n, want[a].one ? " or 1" : "");
+    return tsr__invalid(err, f.name, "is %lld, must be %s = %lld%s", (long long)n, want[a].what, (long long)want[a].n,
+                        want[a].one ? " or 1" : "");
   }
   return TSR_OK;
 }
@@ -267,8 +283,8 @@ tsr_status tsr__check_same_shape(const tsr_layout *layout, const char *name, con
   for (int a = 0; a < 4; a++) {
     if (layout->shape[a] != other->shape[a]) {
       const tsr__field f = tsr__field_axis(name, "shape", a);
-      return tsr__invalid(err, f.name, "is %lld, must be %s.shape[%d] = %lld", (long long)layout->shape[a],
-                          other_name, a, (long long)other->shape[a]);
+      return tsr__invalid(err, f.name, "is %lld, must be %s.shape[%d] = %lld", (long long)layout->shape[a], other_name,
+                          a, (long long)other->shape[a]);
     }
   }
   return TSR_OK;

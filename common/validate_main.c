@@ -4,7 +4,7 @@
 
 #include "common/validate.h"
 
-#define ALL_FLAGS                                                                                             \
+#define ALL_FLAGS                                                                                           \
   (TSR_CAUSAL | TSR_TOP_LEFT | TSR_WINDOW | TSR_CHUNK | TSR_SOFTCAP | TSR_DROPOUT | TSR_V_IN_K | TSR_FAST | \
    TSR_DETERMINISTIC | TSR_BATCH_INVARIANT)
 
@@ -114,8 +114,7 @@ static tsr_status check_dtypes(const tsr__problem *p, tsr_error *err) {
     st = tsr__check_dtype(&d->v, "v", TSR__DTYPE_BIT(d->k.dtype), err);
   }
   if (st == TSR_OK && tsr__problem_has(p, TSR_SLOT_o)) {
-    st = tsr__check_dtype(&d->o, "o", (q_bit & TSR__FP8) != 0 ? TSR__FLOATS : q_bit | TSR__DTYPE_BIT(TSR_F32),
-                          err);
+    st = tsr__check_dtype(&d->o, "o", (q_bit & TSR__FP8) != 0 ? TSR__FLOATS : q_bit | TSR__DTYPE_BIT(TSR_F32), err);
   }
   return st;
 }
@@ -159,14 +158,14 @@ static tsr_status check_channels(tsr__problem *p, tsr_error *err) {
     return tsr__invalid(err, "v.shape[3]", "is %lld, must be at least 1", (long long)nv);
   }
   if ((d->flags & TSR_V_IN_K) != 0 && nv > n) {
-    return tsr__invalid(err, "v.shape[3]", "is %lld, must be at most k.shape[3] = %lld with TSR_V_IN_K",
-                        (long long)nv, (long long)n);
+    return tsr__invalid(err, "v.shape[3]", "is %lld, must be at most k.shape[3] = %lld with TSR_V_IN_K", (long long)nv,
+                        (long long)n);
   }
   if (n > TSR_MAX_HEAD_DIM || nv > TSR_MAX_HEAD_DIM) {
     return tsr__fail(err, TSR_UNSUPPORTED, n > TSR_MAX_HEAD_DIM ? "q.shape[3]" : "v.shape[3]",
                      "%s is %lld, head dimensions above %d are not supported",
-                     n > TSR_MAX_HEAD_DIM ? "q.shape[3]" : "v.shape[3]",
-                     (long long)(n > TSR_MAX_HEAD_DIM ? n : nv), TSR_MAX_HEAD_DIM);
+                     n > TSR_MAX_HEAD_DIM ? "q.shape[3]" : "v.shape[3]", (long long)(n > TSR_MAX_HEAD_DIM ? n : nv),
+                     TSR_MAX_HEAD_DIM);
   }
   p->head_dim = (int32_t)n;
   p->head_dim_v = (int32_t)nv;
@@ -199,8 +198,8 @@ static tsr_status check_lengths(tsr__problem *p, int slot, int64_t n, const char
 
 static tsr_status check_batch(tsr__problem *p, tsr_error *err) {
   tsr_attention_desc *d = &p->desc;
-  static const int slots[] = {TSR_SLOT_cu_seqlens_q, TSR_SLOT_cu_seqlens_k, TSR_SLOT_seqlens_q,
-                              TSR_SLOT_seqlens_k, TSR_SLOT_prefix};
+  static const int slots[] = {TSR_SLOT_cu_seqlens_q, TSR_SLOT_cu_seqlens_k, TSR_SLOT_seqlens_q, TSR_SLOT_seqlens_k,
+                              TSR_SLOT_prefix};
   const int packed = tsr__problem_has(p, TSR_SLOT_cu_seqlens_q);
   tsr_status st = TSR_OK;
   if (d->batch < 0) {
@@ -273,8 +272,8 @@ static tsr_status check_tables(tsr__problem *p, tsr_error *err) {
   }
   for (int i = 2; i < 4; i++) {
     if (tsr__problem_has(p, ints[i]) != csr) {
-      return tsr__invalid(err, tsr__slots[ints[i]].name, csr ? "is absent, must come with kv_indptr"
-                                                             : "is given, needs kv_indptr");
+      return tsr__invalid(err, tsr__slots[ints[i]].name,
+                          csr ? "is absent, must come with kv_indptr" : "is given, needs kv_indptr");
     }
   }
   if (table) {
@@ -365,7 +364,8 @@ static tsr_status check_results(const tsr__problem *p, tsr_error *err) {
   return st;
 }
 
-/* Products that later stages form (work items, partial results of TSR_MAX_SPLITS splits in bytes, pairs) stay below 2^62. */
+/* Products that later stages form (work items, partial results of TSR_MAX_SPLITS splits in bytes, pairs) stay below
+ * 2^62. */
 static tsr_status check_products(const tsr__problem *p, tsr_error *err) {
   const int64_t rows = p->seqlen_q > 0 ? p->seqlen_q : 1, keys = p->seqlen_k > 0 ? p->seqlen_k : 1;
   const int64_t channels = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;

@@ -94,8 +94,7 @@ static tsr_status check_mask(const tsr__problem *p, tsr_error *err) {
   if (st == TSR_OK) {
     st = check_tensor(p, TSR_SLOT_mask_offsets, TSR__DTYPE_BIT(TSR_I64), b, one, one, one, err);
   }
-  return st == TSR_OK ? check_tensor(p, TSR_SLOT_mask_row_strides, TSR__DTYPE_BIT(TSR_I64), b, one, one, one, err)
-                      : st;
+  return st == TSR_OK ? check_tensor(p, TSR_SLOT_mask_row_strides, TSR__DTYPE_BIT(TSR_I64), b, one, one, one, err) : st;
 }
 
 static tsr_status check_segments(const tsr__problem *p, tsr_error *err) {
@@ -153,9 +152,9 @@ static tsr_status check_blocks(const tsr__problem *p, tsr_error *err) {
 static tsr_status check_terms(const tsr__problem *p, tsr_error *err) {
   const uint32_t f32 = TSR__DTYPE_BIT(TSR_F32);
   const tsr__extent hq = exactly(p->heads_q, "q.shape[2]");
-  tsr_status st = check_tensor(p, TSR_SLOT_bias, TSR__FLOATS, or_one(p->batch, "batch"),
-                               or_one(p->heads_q, "q.shape[2]"), or_one(p->seqlen_q, "max_seqlen_q"),
-                               or_one(p->seqlen_k, "max_seqlen_k"), err);
+  tsr_status st =
+      check_tensor(p, TSR_SLOT_bias, TSR__FLOATS, or_one(p->batch, "batch"), or_one(p->heads_q, "q.shape[2]"),
+                   or_one(p->seqlen_q, "max_seqlen_q"), or_one(p->seqlen_k, "max_seqlen_k"), err);
   if (st == TSR_OK) {
     st = check_tensor(p, TSR_SLOT_alibi_slopes, f32, or_one(p->batch, "batch"), hq, one, one, err);
   }
@@ -204,8 +203,8 @@ tsr_status tsr__validate_masks(tsr__problem *p, tsr_error *err) {
 /* ---- Quantised K and V ------------------------------------------------------------------------- */
 
 /* scale and zero of k or v; *group: channels that share one of either. */
-static tsr_status check_scales(const tsr__problem *p, int tensor, int scale, int zero, int64_t channels,
-                               int32_t *group, tsr_error *err) {
+static tsr_status check_scales(const tsr__problem *p, int tensor, int scale, int zero, int64_t channels, int32_t *group,
+                               tsr_error *err) {
   const tsr_layout *l = tsr__slot_layout(&p->desc, tensor);
   const char *tensor_name = tsr__slots[tensor].name, *scale_name = tsr__slots[scale].name;
   const char *zero_name = tsr__slots[zero].name;
@@ -261,8 +260,7 @@ tsr_status tsr__validate_quant(tsr__problem *p, tsr_error *err) {
   if (st == TSR_OK && !v_in_k) {
     st = check_scales(p, TSR_SLOT_v, TSR_SLOT_v_scale, TSR_SLOT_v_zero, p->head_dim_v, &p->v_group, err);
   }
-  if (st == TSR_OK && tsr__problem_has(p, TSR_SLOT_q_descale) &&
-      (TSR__DTYPE_BIT(p->desc.q.dtype) & TSR__FP8) == 0) {
+  if (st == TSR_OK && tsr__problem_has(p, TSR_SLOT_q_descale) && (TSR__DTYPE_BIT(p->desc.q.dtype) & TSR__FP8) == 0) {
     return tsr__invalid(err, "q_descale", "is given, must be absent where q.dtype is %s",
                         tsr_dtype_name(p->desc.q.dtype));
   }

@@ -119,7 +119,7 @@ typedef struct tsr_attention_desc {
                                         first row (replaces axis b); comes with mask_row_strides. mask is then
                                         [any,Hq|1,any,any]: but for the heads it states only how many bytes there are */
   tsr_layout mask_row_strides;       /* i64 [B,1,1,1], bytes between its rows (replaces axis s) */
-  tsr_layout segments_q, segments_k; /* i32 [B,S,1,1], packed [1,T,1,1]; allowed iff equal and >= 0; both or none */
+  tsr_layout segments_q, segments_k; /* i32 [B,Sq|Sk,1,1], packed [1,T,1,1]; allowed iff equal and >= 0; both or none */
   tsr_layout flashmask;              /* i32 [B,1|Hkv|Hq,Sk,n]; causal n = 1, 2; else n = 2, 4. Per key, local rows:
                                         causal n=1 masks i >= c0; n=2 c0 <= i < c1; not causal n=2 masks i >= c0 or
                                         i < c1; n=4 [c0,c1) and [c2,c3) */

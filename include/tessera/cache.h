@@ -12,8 +12,8 @@ extern "C" {
 /* ---- Append ---------------------------------------------------------------------------------- */
 
 enum {
-  TSR_APPEND_INTERLEAVED = 1, /* rotary pairs are channels (2n, 2n+1); default (n, n + R/2) */
-  TSR_APPEND_STATIC_SCALES = 2 /* k_scale / v_scale are read; default: computed here and written */
+  TSR_APPEND_INTERLEAVED = 1,  /* rotary pairs are channels (2n, 2n+1); default (n, n + R/2). Needs cos */
+  TSR_APPEND_STATIC_SCALES = 2 /* k_scale / v_scale are read; default: computed here and written. Needs one of them */
 };
 
 /* Writes row t of sequence b at position kv_len_b + t of the cache, kv_len_b (seqlens_k) being the length before the
@@ -28,14 +28,14 @@ typedef struct tsr_append_desc {
   uint32_t flags; /* TSR_APPEND_* */
   const char *variant;
 
-  int64_t batch;          /* 0: k_new.shape[0]; required when packed */
-  int64_t max_seqlen_new; /* 0: k_new.shape[1] */
+  int64_t batch;          /* 0: k_new.shape[0], packed: cu_seqlens_new.shape[0] - 1 */
+  int64_t max_seqlen_new; /* 0: k_new.shape[1]; something else only when packed */
 
   tsr_layout k_new;      /* f32, f16, bf16 [B,S,Hkv,D], packed [1,T,Hkv,D] */
   tsr_layout v_new;      /* same dtype, [B,S,Hkv,Dv] */
   tsr_layout cu_seqlens_new; /* index type [B+1,1,1,1], packed only */
   tsr_layout k_cache;    /* [B,Smax,Hkv,D] or paged [pages,page_size,Hkv,D]; k_new's dtype, f8e4m3, f8e5m2, i8, u4 */
-  tsr_layout v_cache;
+  tsr_layout v_cache;    /* likewise with Dv; quantised iff k_cache is */
   tsr_layout seqlens_k;  /* index type [B,1,1,1], lengths before the call; absent: 0 */
   tsr_layout block_table; /* i32 [B,max_pages,1,1]; present: paged */
   tsr_layout k_scale, v_scale; /* f32, f16, bf16, [B,Smax,Hkv,G] / [pages,page_size,Hkv,G]; axes may be 1 with
@@ -46,8 +46,8 @@ typedef struct tsr_append_desc {
   tsr_layout cos, sin;  /* f32 [max_pos, R/2,1,1]; both or none */
   tsr_layout positions; /* i32 [B,S,1,1], packed [1,T,1,1]; absent: kv_len_b + t. A position outside [0, max_pos) is
                            TSR_INVALID where it is host memory, and leaves that row unrotated on devices */
-  tsr_layout q, q_out;  /* optional: q [B,S,Hq,D] is rotated by the same rule into q_out (same dtype; may be the
-                           same memory and layout) */
+  tsr_layout q, q_out;  /* optional, with cos: q f32, f16, bf16 [B,S,Hq,D] (packed [1,T,Hq,D]) is rotated by the same rule
+                           into q_out (same dtype; may be the same memory and layout) */
 } tsr_append_desc;
 
 typedef struct tsr_append_args {
