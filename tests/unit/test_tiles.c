@@ -238,6 +238,7 @@ static void counts_agree_with_the_iterator(void **state) {
     f->desc.mask_expr = NULL;
     f->desc.num_scalars = 0;
     f->desc.scalar_names = NULL;
+    f->args.scalars[0] = 0.0f;
     f->args.seqlens_q = f->args.seqlens_k = f->args.prefix = f->args.mask = f->args.flashmask = (tsr_buffer){0};
     f->args.segments_q = f->args.segments_k = f->args.block_indptr = f->args.block_indices = (tsr_buffer){0};
     if (tsr__problem_init(NULL, &f->desc, &p, &err) != TSR_OK || tsr__bind(&p, &f->args, 1, 0, 0, 1, &bound, &err) != TSR_OK) {
