@@ -12,7 +12,8 @@
  *   and (no chunk or floor((i + off) / chunk) == floor(j / chunk))
  *   and mask and segments and flashmask and blocks and mask_expr and bias != -inf
  * where off = kv_len - q_len, or 0 with TSR_TOP_LEFT. A disallowed pair has probability exactly 0 and its elements
- * reach nothing, NaN included. A row without allowed keys: o = 0, lse = -inf (with a sink: lse = sink), gradients 0.
+ * reach nothing, NaN included. A row without allowed keys: o = 0, lse = -inf (with a sink: lse = sink), dq = 0, and
+ * nothing in dk, dv, dbias; its dlse still reaches dsink.
  * A NaN in q or an allowed k makes that whole row NaN; a non-finite v in an allowed pair makes that channel
  * non-finite. A mask that is absent means "no mask", never "causal".
  *
@@ -149,8 +150,10 @@ typedef struct tsr_attention_desc {
   /* Backward (f32, f16, bf16; dense or packed). delta = sum(dout * o) - dlse; o and lse are the final ones. */
   tsr_layout dout;       /* as o */
   tsr_layout dlse;       /* as lse, optional */
+  /* with TSR_V_IN_K dk is the part through the scores only and dv has v's shape: the caller adds them */
   tsr_layout dq, dk, dv; /* as q, k, v; their dtype or f32; each optional, at least one output is required */
-  tsr_layout dbias;      /* f32 or bias's dtype, bias's shape: summed over axes of extent 1; optional */
+  tsr_layout dbias;      /* f32 or bias's dtype, bias's shape: summed over axes of extent 1; rows below q_len are written over
+                            all their columns (0 at and past kv_len), an empty sum is 0; optional */
   tsr_layout dsink;      /* f32 [Hq,1,1,1], summed over b and i; optional */
 } tsr_attention_desc;
 
