@@ -48,22 +48,13 @@ static tsr_status run_attention(const tsr__device *dev, const tsr__op_problem *p
   tsr_cpu_run run;
   tsr_cpu_counts counts;
   tsr_status st;
-  (void)args;
+  (void)args; /* bound has them all */
   memset(&run, 0, sizeof(run));
   run.problem = p;
   run.build = build;
   run.bound = bound;
   run.workspace = bound->workspace;
-  if (bound->args.flags & TSR_A_DROPOUT) {
-    uint64_t seed = bound->args.seed, offset = bound->args.offset;
-    if (bound->args.flags & TSR_A_RNG_STATE) {
-      const int64_t stride = p->attn.desc.rng_state.stride[0];
-      const tsr_i64 *state = bound->ptr[TSR_SLOT_rng_state];
-      seed = (uint64_t)state[0];
-      offset = (uint64_t)state[stride];
-    }
-    run.dropout_key = tsr_dropout_key(seed, offset);
-  }
+  run.dropout_key = tsr_dropout_key(bound->args.seed, bound->args.offset);
   st = tsr__cpu_phases(dev, &run, &counts, err);
   if (st == TSR_OK && bound->stats != NULL) {
     bound->stats->tiles_full = counts.full;
@@ -71,6 +62,10 @@ static tsr_status run_attention(const tsr__device *dev, const tsr__op_problem *p
     bound->stats->tiles_skipped = counts.skipped;
   }
   return st;
+}
+
+static void *workspace_of(const tsr_buffer *b) {
+  return b->ptr == NULL ? NULL : (char *)b->ptr + b->offset_bytes;
 }
 
 static tsr_status run_append(const tsr__device *dev, const tsr__op_problem *p, const tsr__plan_build *build,
@@ -81,7 +76,7 @@ static tsr_status run_append(const tsr__device *dev, const tsr__op_problem *p, c
   run.problem = p;
   run.build = build;
   run.append = args;
-  run.workspace = (char *)args->workspace.ptr + args->workspace.offset_bytes;
+  run.workspace = workspace_of(&args->workspace);
   return tsr__cpu_phases(dev, &run, &counts, err);
 }
 
@@ -93,7 +88,7 @@ static tsr_status run_merge(const tsr__device *dev, const tsr__op_problem *p, co
   run.problem = p;
   run.build = build;
   run.merge = args;
-  run.workspace = (char *)args->workspace.ptr + args->workspace.offset_bytes;
+  run.workspace = workspace_of(&args->workspace);
   return tsr__cpu_phases(dev, &run, &counts, err);
 }
 
