@@ -436,8 +436,8 @@ static tsr_status need_main(builder *b) {
     return b->err->status;
   }
   if (o->heads.given || o->kv_heads.given || o->head_dim || (o->v_head_dim.given && !o->v_in_k) || o->seqlen) {
-    tool_error(b->err, TSR_INVALID, "", "the files give the sizes: --seqlen, --heads, --kv-heads, --head-dim and "
-               "--v-head-dim are for random input");
+    tool_error(b->err, TSR_INVALID, "", "the files give the sizes: --seqlen, --heads, --heads-kv, --head-dim and "
+               "--head-dim-v are for random input");
     return b->err->status;
   }
   return TSR_OK;

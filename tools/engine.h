@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A context and a device as the options ask for them, and runs on it with progress and interruption. */
+#ifndef TESSERA_TOOL_ENGINE_H
+#define TESSERA_TOOL_ENGINE_H
+
+#include "options.h"
+
+typedef struct tool_engine {
+  tsr_context *context;
+  tsr_device *device;
+  tsr_device_info info; /* strings live as long as the device */
+  tool_progress progress;
+  int32_t quiet;
+} tool_engine;
+
+/* Opens. device and isa override the options' where not NULL; device "" opens the context only. The engine must
+ * not move while it is open: hooks point to it. On failure it is closed. */
+tsr_status engine_open(tool_engine *engine, const tool_options *options, const char *device, const char *isa,
+                       tsr_error *err);
+void engine_close(tool_engine *engine);
+
+/* What a run was and did. Strings are copies. */
+typedef struct engine_report {
+  char variant[48];
+  tsr_plan_info plan; /* its strings are gone: NULL */
+  tsr_run_stats stats;
+  double plan_seconds, seconds;
+} engine_report;
+
+/* Plans, allocates the workspace, runs once, releases both. label: of the progress bar, NULL for none. */
+tsr_status engine_run(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args,
+                      const char *label, engine_report *report, tsr_error *err);
+
+/* A plan with its own workspace, for repeated runs. */
+typedef struct engine_plan {
+  tsr_plan *plan;
+  void *workspace;
+  tsr_run_args args;
+} engine_plan;
+tsr_status engine_prepare(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args,
+                          engine_plan *plan, tsr_error *err);
+void engine_release(engine_plan *plan);
+
+/* Memory of exactly this many bytes from the system, page-aligned; NULL on failure. Given back at once when freed, so
+ * that measured peaks do not depend on what an allocator kept. */
+void *engine_pages(int64_t bytes);
+void engine_pages_free(void *pages, int64_t bytes);
+
+#endif
