@@ -51,7 +51,7 @@ tsr_status tsr__check_same_shape(const tsr_layout *layout, const char *name, con
 
 /* dtype NONE: the rest is zero too, else somebody forgot the dtype. */
 tsr_status tsr__check_absent(const tsr_layout *layout, const char *name, tsr_error *err);
-/* The layout with strides of extent-1 axes 0 and align_bytes at least the element size. */
+/* The layout with strides 0 on axes of extent 1 and in empty tensors, and align_bytes at least the element size. */
 tsr_layout tsr__layout_resolve(const tsr_layout *layout);
 /* Bytes an element starts on: 1 for U4 and BIT. */
 int64_t tsr__element_bytes(tsr_dtype dtype);

@@ -229,7 +229,7 @@ tsr_layout tsr__layout_resolve(const tsr_layout *layout) {
   tsr_layout l = *layout;
   const int32_t element = (int32_t)tsr__element_bytes(l.dtype);
   for (int a = 0; a < 4; a++) {
-    if (l.shape[a] == 1) {
+    if (l.shape[a] == 1 || is_empty(&l)) { /* nothing is ever addressed by it */
       l.stride[a] = 0;
     }
   }

@@ -81,7 +81,7 @@ typedef struct tsr_attention_desc {
   uint64_t flags;  /* TSR_CAUSAL ... */
 
   /* Sizes. A plan serves any run whose batch and totals are at most these. Below, Sq and Sk are the longest sequences
-   * after defaults, each below 2^31; B * Hq * Sq * max(D, Dv) is below 2^52, B * Hq * Sq * Sk below 2^62. */
+   * after defaults, each below 2^31; B * Hq * Sq * max(D, Dv) is at most 2^52, B * Hkv * Sk * max(D, Dv) 2^59, B * Hq * Sq * Sk 2^62. */
   int64_t batch;        /* B; 0: q.shape[0], packed: cu_seqlens_q.shape[0] - 1 */
   int64_t max_seqlen_q; /* longest query sequence; 0: q.shape[1]. Dense: less than that only with seqlens_q */
   int64_t max_seqlen_k; /* longest kv sequence; 0: k.shape[1], paged: pages a row of the table * page_size (CSR: all
