@@ -67,7 +67,7 @@ static int32_t difference(deriver *d, int32_t x, int32_t y) {
   if (x == ZERO || y == ZERO) {
     return x == ZERO ? negative(d, y) : x;
   }
-  return binary(d, TSR_EXPR_OP_SUB, x, y);
+  return x == y ? ZERO : binary(d, TSR_EXPR_OP_SUB, x, y);
 }
 
 static int32_t call(deriver *d, int32_t op, int32_t x) {
@@ -90,7 +90,7 @@ static int32_t choose(deriver *d, int32_t condition, int32_t x, int32_t y) {
 /* ---- Rules ------------------------------------------------------------------------------------- */
 
 /* d pow(x, y) = y pow(x, y - 1) dx + pow(x, y) log(x) dy. The guards are the limits: pow(x, 0) is 1
- * everywhere, and pow(0, y) is 0 for all y > 0. */
+ * everywhere, and pow(0, y) is 0 for all y > 0. Below x = 0 only whole y have a value, so dy has no meaning (NaN). */
 static int32_t slope_pow(deriver *d, int32_t self, int32_t x, int32_t y, int32_t dx, int32_t dy) {
   int32_t by_x = ZERO, by_y = ZERO;
   if (dx != ZERO && node_of(d, y)->op == TSR_EXPR_OP_CONST) {

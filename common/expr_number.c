@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decimal text and f32. strtof and printf follow the process's locale, which a library cannot know or set,
  * and strtof's rounding is left to the C library; both are needed exactly here, because texts are keys. */
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,7 +123,7 @@ static int decimal_fast(const decimal *d, float *out) {
   }
   x = d->exponent < 0 ? x / power : x * power;
   memcpy(&bits, &x, sizeof(bits));
-  if (x < FLT_MIN || (bits & 0x1fffffff) == 0x10000000) {
+  if ((bits & 0x1fffffff) == 0x10000000) { /* at least 1e-22, so a normal f32 */
     return 0;
   }
   *out = (float)x;

@@ -57,8 +57,8 @@
  *
  * Derivative. Backward differentiates a score expression by `score`, symbolically: comparisons, logic,
  * int, floor, scalars and aux are constants; ?: differentiates its branches; abs has slope 0 at 0; min
- * and max take the slope of the operand they return; pow(0, y) with y >= 0 is constant in y. Aux tensors
- * and scalars get no gradient.
+ * and max take the slope of the operand they return; pow(x, y) is constant in y for x = 0, y >= 0, and has
+ * no slope in y (NaN) for x < 0. Aux tensors and scalars get no gradient.
  *
  * Limits, beyond which a text is TSR_INVALID: TSR_EXPR_MAX_BYTES of text (without the NUL);
  * TSR_EXPR_MAX_NODES numbers, names, operators, functions and implied conversions to f32 (a number's sign

@@ -227,6 +227,19 @@ static void test_tile_classes(void **state) {
   assert_int_equal(class_of("-i > 0", INT64_MIN, INT64_MIN + 1, 0, 0), TSR_TILE_PARTIAL);
   assert_int_equal(class_of("abs(i) >= 0", INT64_MIN, 0, 0, 0), TSR_TILE_PARTIAL);
   assert_int_equal(class_of("i / j < 0", INT64_MIN, INT64_MIN, -1, 1), TSR_TILE_PARTIAL);
+  assert_int_equal(class_of("i / j == 9223372036854775807", INT64_MIN, INT64_MIN + 5, -1, -1), TSR_TILE_PARTIAL);
+  assert_int_equal(class_of("abs(i) <= 3", -5, 3, 0, 0), TSR_TILE_PARTIAL);
+  /* NaN in the middle of the box, or beside one number. */
+  assert_int_equal(class_of("abs((i - 1) * inf) >= 0.0", 0, 2, 0, 0), TSR_TILE_PARTIAL);
+  assert_int_equal(class_of("floor(sqrt(float(i))) != 0.0", -1, 0, 0, 0), TSR_TILE_PARTIAL);
+  assert_int_equal(class_of("inf - i != inf", 0, 2, 0, 0), TSR_TILE_SKIP);
+  assert_int_equal(class_of("int(max(5.0, sqrt(float(i)))) > 0", -1, 4, 0, 0), TSR_TILE_PARTIAL);
+  assert_int_equal(class_of("i * j > 0", 0, far, 0, 2), TSR_TILE_PARTIAL);
+  /* Other back ends may divide and compute functions with another last bit. */
+  assert_int_equal(class_of("float(i) / 3.0 == 0.33333334", 1, 1, 0, 0), TSR_TILE_PARTIAL);
+  assert_int_equal(class_of("exp(float(i)) == 2.7182817", 1, 1, 0, 0), TSR_TILE_PARTIAL);
+  /* pow falls and rises where its base changes sign. */
+  assert_int_equal(class_of("pow(0.25 * i - 0.5, 2) > 0.1", 0, 4, 0, 0), TSR_TILE_PARTIAL);
   /* 2^24 and 2^24 + 1 are one f32. */
   assert_int_equal(class_of("float(i) < float(j)", 16777216, 16777216, 16777217, 16777217), TSR_TILE_SKIP);
 }
