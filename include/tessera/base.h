@@ -115,8 +115,9 @@ static inline tsr_layout tsr_layout_dense(tsr_dtype dtype, int64_t n0, int64_t n
   l.shape[3] = n3;
   l.stride[3] = 1;
   l.stride[2] = n3;
-  l.stride[1] = n3 * n2;
-  l.stride[0] = n3 * n2 * n1;
+  /* unsigned: extents whose product overflows wrap, and are refused by whoever takes the layout */
+  l.stride[1] = (int64_t)((uint64_t)n3 * (uint64_t)n2);
+  l.stride[0] = (int64_t)((uint64_t)l.stride[1] * (uint64_t)n1);
   return l;
 }
 
