@@ -68,8 +68,7 @@ static tsr_status show_device(const tool_options *options, tsr_context *context,
     variants_json(w, device);
     json_close(w, '}');
   } else if (status == TSR_OK) {
-    printf("  %s%s%s  %s%s\n", term_style(t, STYLE_BOLD), info.name, term_style(t, STYLE_RESET), info.description,
-           info.computes ? "" : " (records launches, computes nothing)");
+    printf("  %s%s%s  %s\n", term_style(t, STYLE_BOLD), info.name, term_style(t, STYLE_RESET), info.description);
     if (info.local_bytes > 0)
       printf("    %-9s %s per thread or work group\n", "local", format_bytes(bytes, (double)info.local_bytes));
     print_variants(options, device);

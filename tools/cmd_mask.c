@@ -91,29 +91,44 @@ static double saved_share(const tile_map *m) {
 
 /* ---- Text ------------------------------------------------------------------------------------ */
 
+/* The tiles that character `index` of `count` stands for: those it covers, or the one it lies in. */
+static void covered_tiles(int64_t index, int64_t count, int64_t tiles, int64_t range[2]) {
+  range[0] = index * tiles / count;
+  range[1] = (index + 1) * tiles / count;
+  if (range[1] <= range[0])
+    range[1] = range[0] + 1;
+  if (tiles <= count) {
+    range[0] = (2 * index + 1) * tiles / (2 * count);
+    range[1] = range[0] + 1;
+  }
+}
+
+/* To scale, a character being twice as high as wide. */
 static void print_art(const mask_view *v) {
   static const char *const plain[] = {".", "+", "#"};
   static const char *const blocks[] = {"\xC2\xB7", "\xE2\x96\x92", "\xE2\x96\x88"};
   static const term_style_kind styles[] = {STYLE_DIM, STYLE_YELLOW, STYLE_BLUE};
   const tool_term *t = &v->options->term;
   const tile_map *m = &v->tiles;
-  int64_t width = t->columns - 4 < 96 ? t->columns - 4 : 96;
-  width = width < 8 ? 8 : width;
-  const int64_t per_cell = m->cols <= width / 2 ? 2 : 1; /* small maps two characters a tile, nearly square */
-  const int64_t cols = m->cols * per_cell <= width ? m->cols : width;
-  const int64_t most_rows = m->cols * per_cell <= width ? 48 : cols / 2;
-  const int64_t rows = m->rows <= most_rows ? m->rows : most_rows < 1 ? 1 : most_rows;
+  const double shape = (double)v->seqlen_q / (double)v->seqlen_k;
+  int64_t cols = t->columns - 4 < 72 ? t->columns - 4 : 72;
+  if (cols * shape / 2 > 40)
+    cols = (int64_t)(80 / shape);
+  cols = cols < 1 ? 1 : cols;
+  int64_t rows = llround((double)cols * shape / 2);
+  rows = rows < 1 ? 1 : rows > 40 ? 40 : rows;
   for (int64_t r = 0; r < rows; r++) {
+    int64_t row[2], col[2];
     int last = -1;
+    covered_tiles(r, rows, m->rows, row);
     printf("  ");
     for (int64_t c = 0; c < cols; c++) {
-      const uint8_t kind = merged_class(m, r * m->rows / rows, (r + 1) * m->rows / rows, c * m->cols / cols,
-                                        (c + 1) * m->cols / cols);
+      covered_tiles(c, cols, m->cols, col);
+      const uint8_t kind = merged_class(m, row[0], row[1], col[0], col[1]);
       if (kind != last)
         printf("%s%s", term_style(t, STYLE_RESET), term_style(t, styles[kind]));
       last = kind;
-      for (int64_t i = 0; i < per_cell; i++)
-        fputs(t->utf8 ? blocks[kind] : plain[kind], stdout);
+      fputs(t->utf8 ? blocks[kind] : plain[kind], stdout);
     }
     printf("%s\n", term_style(t, STYLE_RESET));
   }
@@ -176,6 +191,11 @@ typedef struct frame {
   double left, top, width, height; /* of the matrix, in pixels */
 } frame;
 
+/* Cells say something only where they are finer than the tiles. */
+static int shows_cells(const mask_view *v) {
+  return v->pairs.known && v->pairs.rows >= v->tiles.rows && v->pairs.cols >= v->tiles.cols;
+}
+
 /* Runs of equal class become one rectangle each. */
 static void draw_tiles(tool_text *out, const mask_view *v, const frame *f) {
   static const char *const fills[] = {SVG_SKIP, "#fdf3d0", SVG_FULL};
@@ -194,7 +214,7 @@ static void draw_tiles(tool_text *out, const mask_view *v, const frame *f) {
         continue;
       const double x0 = (double)(start * m->cols / cols) * m->tile_k * unit_x;
       const double x1 = fmin((double)((c + 1) * m->cols / cols) * m->tile_k * unit_x, f->width);
-      const char *fill = kind == TSR_TILE_PARTIAL && !v->pairs.known ? SVG_PARTIAL : fills[kind];
+      const char *fill = kind == TSR_TILE_PARTIAL && !shows_cells(v) ? SVG_PARTIAL : fills[kind];
       if (kind != TSR_TILE_SKIP)
         svg_rect(out, f->left + x0, f->top + y0, x1 - x0, y1 - y0, fill, 1);
       start = c + 1;
@@ -221,7 +241,7 @@ static void draw_cells(tool_text *out, const mask_view *v, const frame *f) {
       if (level == last_level && c < p->cols)
         continue;
       if (last_level > 0)
-        svg_rect(out, f->left + start * cell_x, f->top + r * cell_y, (c - start) * cell_x, cell_y * 1.02, SVG_PARTIAL,
+        svg_rect(out, f->left + start * cell_x, f->top + r * cell_y, (c - start) * cell_x, cell_y, SVG_PARTIAL,
                  last_level / 4.0);
       last_level = level;
       start = c;
@@ -262,10 +282,9 @@ static void draw_legend(tool_text *out, const mask_view *v, double x, double y) 
   svg_text(out, x, y + 222, 12, "start", "400", SVG_FAINT, text);
   if (!v->pairs.known)
     return;
-  snprintf(text, sizeof(text), "%s%s of %s pairs", v->pairs.exact ? "" : "about ", format_count(a, v->pairs.visible),
-           format_count(b, v->pairs.all));
+  snprintf(text, sizeof(text), "%s%s pairs visible", v->pairs.exact ? "" : "about ", format_count(a, v->pairs.visible));
   svg_text(out, x, y + 242, 12, "start", "400", SVG_FAINT, text);
-  snprintf(text, sizeof(text), "visible (%.1f %%)", 100 * v->pairs.visible / v->pairs.all);
+  snprintf(text, sizeof(text), "of %s (%.1f %%)", format_count(b, v->pairs.all), 100 * v->pairs.visible / v->pairs.all);
   svg_text(out, x, y + 258, 12, "start", "400", SVG_FAINT, text);
 }
 
@@ -278,9 +297,11 @@ static tsr_status draw(const mask_view *v, tsr_error *err) {
   svg_begin(&out, width, height);
   svg_text(&out, 24, 36, 17, "start", "600", SVG_INK, v->title);
   svg_rect(&out, f.left, f.top, f.width, f.height, SVG_SKIP, 1);
+  text_puts(&out, "<g shape-rendering=\"crispEdges\">\n"); /* neighbours meet without a seam */
   draw_tiles(&out, v, &f);
-  if (v->pairs.known)
+  if (shows_cells(v))
     draw_cells(&out, v, &f);
+  text_puts(&out, "</g>\n");
   draw_grid(&out, v, &f);
   snprintf(text, sizeof(text), "%lld keys", (long long)v->seqlen_k);
   svg_text(&out, f.left + f.width / 2, f.top - 12, 13, "middle", "400", SVG_FAINT, text);
@@ -302,7 +323,7 @@ static tsr_status draw(const mask_view *v, tsr_error *err) {
 static tsr_status prepare(mask_view *v, tool_options *options, tsr_error *err) {
   if (!options->heads.given && !options->input && !options->inputs[INPUT_q])
     options->heads.given = options->heads.value = 1; /* one head is drawn */
-  tsr_status status = problem_build(&v->problem, options, NULL, PROBLEM_NO_DATA, err);
+  tsr_status status = problem_build(&v->problem, options, NULL, PROBLEM_UNSET, err);
   if (status != TSR_OK)
     return status;
   v->b = options->sequence.value;

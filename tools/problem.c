@@ -69,6 +69,8 @@ static tsr_status make_random(builder *b, tool_tensor *t, tsr_dtype dtype, int32
                               double factor) {
   if (b->flags & PROBLEM_NO_DATA)
     return tensor_describe(t, dtype, rank, shape, b->err);
+  if (b->flags & PROBLEM_UNSET)
+    return tensor_reserve(t, dtype, rank, shape, b->err);
   const tsr_status status = tensor_create(t, dtype, rank, shape, b->err);
   if (status == TSR_OK)
     random_fill(t, factor, random_next(&b->p->random_seed) ^ b->p->random_seed);
@@ -341,8 +343,9 @@ static tsr_status make_output(builder *b, tsr_attention_desc *d, tsr_run_args *a
                               int32_t axes, int32_t rank, const int64_t *shape) {
   tool_problem *p = b->p;
   tool_tensor *t = &p->outputs[output];
-  tsr_status status = b->flags & (PROBLEM_NO_DATA | PROBLEM_NO_OUTPUTS) ? tensor_describe(t, dtype, rank, shape, b->err)
-                                                                        : tensor_create(t, dtype, rank, shape, b->err);
+  tsr_status status = b->flags & PROBLEM_NO_DATA ? tensor_describe(t, dtype, rank, shape, b->err)
+                      : b->flags & PROBLEM_UNSET ? tensor_reserve(t, dtype, rank, shape, b->err)
+                                                 : tensor_create(t, dtype, rank, shape, b->err);
   if (status == TSR_OK)
     status = layout_of_tensor(t, axes, p->bhsd, problem_output_name(output), problem_output_layout(d, output), b->err);
   *problem_output_buffer(a, output) = tsr_buffer_out(t->data);

@@ -39,8 +39,8 @@ typedef struct tool_problem {
 } tool_problem;
 
 enum {
-  PROBLEM_NO_DATA = 1,   /* random tensors and outputs get layouts but no memory */
-  PROBLEM_NO_OUTPUTS = 2 /* the description has o and lse, their memory comes later */
+  PROBLEM_NO_DATA = 1, /* random tensors and outputs get layouts but no memory */
+  PROBLEM_UNSET = 2    /* they get memory that is not set, for calls that want addresses only */
 };
 
 /* sizes NULL: from the options. On failure the problem is empty. problem_free accepts both. */

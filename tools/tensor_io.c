@@ -16,13 +16,9 @@ static int64_t byte_count(tsr_dtype dtype, int64_t count) {
   return (count * tsr_dtype_bits(dtype) + 7) / 8;
 }
 
-/* 64-byte aligned and zeroed, never empty, so that a tensor without elements has an address too. */
+/* 64-byte aligned and never empty, so that a tensor without elements has an address too. */
 static void *allocate(int64_t bytes) {
-  const size_t rounded = ((size_t)bytes + 64) / 64 * 64;
-  void *data = aligned_alloc(64, rounded);
-  if (data)
-    memset(data, 0, rounded);
-  return data;
+  return aligned_alloc(64, ((size_t)bytes + 64) / 64 * 64);
 }
 
 tsr_status tensor_describe(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
@@ -44,8 +40,8 @@ tsr_status tensor_describe(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, c
   return TSR_OK;
 }
 
-tsr_status tensor_create(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
-                         tsr_error *err) {
+tsr_status tensor_reserve(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
+                          tsr_error *err) {
   const tsr_status status = tensor_describe(tensor, dtype, rank, shape, err);
   if (status != TSR_OK)
     return status;
@@ -55,6 +51,14 @@ tsr_status tensor_create(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, con
     return err->status;
   }
   return TSR_OK;
+}
+
+tsr_status tensor_create(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
+                         tsr_error *err) {
+  const tsr_status status = tensor_reserve(tensor, dtype, rank, shape, err);
+  if (status == TSR_OK)
+    memset(tensor->data, 0, (size_t)tensor->bytes);
+  return status;
 }
 
 void tensor_free(tool_tensor *tensor) {
@@ -70,7 +74,7 @@ tsr_status tensor_read(const tool_file *file, const tensor_entry *entry, int64_t
                entry->name, entry->type);
     return err->status;
   }
-  tsr_status status = tensor_create(tensor, entry->dtype, entry->rank, entry->shape, err);
+  tsr_status status = tensor_reserve(tensor, entry->dtype, entry->rank, entry->shape, err);
   if (status == TSR_OK)
     status = file_read(file, base + entry->offset, tensor->data, entry->bytes, err);
   if (status != TSR_OK) {
@@ -195,6 +199,7 @@ tsr_status tensor_convert(tool_tensor *tensor, tsr_dtype dtype, const char *name
     return err->status;
   }
   const double limit = dtype == TSR_I32 ? 2147483647.0 : INFINITY;
+  memset(data, 0, (size_t)bytes);
   for (int64_t i = 0; i < tensor->count; i++) {
     const double value = tsr_decode(tensor->dtype, tensor->data, i);
     if (fabs(value) > limit) {

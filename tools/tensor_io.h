@@ -74,6 +74,9 @@ tsr_status safetensors_write(tool_output *output, int32_t index, const char *con
 /* Fills shape and contiguous strides, without memory. */
 tsr_status tensor_describe(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
                            tsr_error *err);
+/* The same with memory that is not set, which costs nothing until it is touched. */
+tsr_status tensor_reserve(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
+                          tsr_error *err);
 /* The same with zeroed memory. */
 tsr_status tensor_create(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
                          tsr_error *err);
