@@ -207,7 +207,9 @@ static void append_token(const append *a, int64_t b, int64_t slot, int64_t row, 
 }
 
 tsr_status tsr__reference_append(const tsr_append_desc *desc, const tsr_append_args *args, tsr_error *err) {
-  const int64_t batch = args->batch != 0 ? args->batch : desc->batch != 0 ? desc->batch : desc->k_new.shape[0];
+  const int64_t all =
+      desc->cu_seqlens_new.dtype != TSR_DTYPE_NONE ? desc->cu_seqlens_new.shape[0] - 1 : desc->k_new.shape[0];
+  const int64_t batch = args->batch != 0 ? args->batch : desc->batch != 0 ? desc->batch : all;
   append a = {
       desc,
       tsr__ref_view_of(&desc->k_new, args->k_new),

@@ -260,12 +260,12 @@ static void test_append_then_attend(void **state) {
 }
 
 static void test_append_past_capacity(void **state) {
-  static float cache_k[6], cache_v[6];
+  static float cache_k[10], cache_v[10]; /* 3 rows of 2, and what must stay */
   static const float token[4] = {1.0f, 2.0f, 3.0f, 4.0f};
   static const int32_t length = 2;
   (void)state;
   append_init();
-  for (int n = 0; n < 6; n++) {
+  for (int n = 0; n < 10; n++) {
     cache_k[n] = cache_v[n] = -1.0f;
   }
   APPEND_GIVE(k_new, tsr_layout_dense(TSR_F32, 1, 2, 1, 2), token);
@@ -275,11 +275,14 @@ static void test_append_past_capacity(void **state) {
   APPEND_GIVE(seqlens_k, tsr_layout_dense(TSR_I32, 1, 1, 1, 1), &length);
   append();
   assert_true(cache_k[3] == -1.0f && cache_k[4] == 1.0f && cache_k[5] == 2.0f && cache_v[5] == 2.0f);
+  for (int n = 6; n < 10; n++) {
+    assert_true(cache_k[n] == -1.0f && cache_v[n] == -1.0f);
+  }
 }
 
 /* 3 tokens of 2 heads, D = 8, R = 4, bf16: against the rotation written out. */
 static void test_rotary(void **state) {
-  static unsigned char k_new[3 * 2 * 8 * 2], q[3 * 2 * 8 * 2], cache[8 * 2 * 8 * 2];
+  static unsigned char k_new[3 * 2 * 8 * 2], q[3 * 2 * 8 * 2], cache[8 * 2 * 8 * 2], v_cache[8 * 2 * 8 * 2];
   static float cos_sin[2][6 * 2];
   static const int32_t positions[3] = {5, 0, 3}, length = 4;
   (void)state;
@@ -297,7 +300,7 @@ static void test_rotary(void **state) {
       APPEND_GIVE(k_new, tsr_layout_dense(TSR_BF16, 1, 3, 2, 8), k_new);
       APPEND_GIVE(v_new, tsr_layout_dense(TSR_BF16, 1, 3, 2, 8), k_new);
       APPEND_GIVE(k_cache, tsr_layout_dense(TSR_BF16, 1, 8, 2, 8), cache);
-      APPEND_GIVE(v_cache, tsr_layout_dense(TSR_BF16, 1, 8, 2, 8), c1.v);
+      APPEND_GIVE(v_cache, tsr_layout_dense(TSR_BF16, 1, 8, 2, 8), v_cache);
       APPEND_GIVE(seqlens_k, tsr_layout_dense(TSR_I32, 1, 1, 1, 1), &length);
       APPEND_GIVE(cos, tsr_layout_dense(TSR_F32, 6, 2, 1, 1), cos_sin[0]);
       APPEND_GIVE(sin, tsr_layout_dense(TSR_F32, 6, 2, 1, 1), cos_sin[1]);
@@ -309,6 +312,7 @@ static void test_rotary(void **state) {
       memcpy(q, k_new, sizeof(q));
       append();
       assert_memory_equal(q, cache + 4 * 2 * 8 * 2, sizeof(q)); /* the same rule for both */
+      assert_memory_equal(v_cache + 4 * 2 * 8 * 2, k_new, sizeof(k_new)); /* v is never turned */
       for (int64_t n = 0; n < 48; n++) {
         const int64_t t = n / 16, c = n % 8, pair = flags != 0 ? c / 2 : c % 2, second = flags != 0 ? c % 2 : c / 2;
         const int64_t at = n - c, x_at = flags != 0 ? pair * 2 : pair, y_at = flags != 0 ? pair * 2 + 1 : pair + 2;
@@ -326,6 +330,37 @@ static void test_rotary(void **state) {
       }
     }
   }
+}
+
+/* Rotary rounds to k's own dtype, and then the cache quantises: as if the turned k had been given. */
+static void test_rotary_then_quantise(void **state) {
+  static unsigned char k_new[4 * 16 * 2], turned[4 * 16 * 2], plain[4 * 16 * 2], cache[2][4 * 16];
+  static float cos_sin[2][4 * 8], scale[2][4 * 2];
+  (void)state;
+  for (int64_t n = 0; n < 64; n++) {
+    tsr_encode(TSR_BF16, k_new, n, (double)case_value());
+  }
+  case_fill(cos_sin[0], 32);
+  case_fill(cos_sin[1], 32);
+  for (int pass = 0; pass < 3; pass++) { /* k turned and kept; turned and quantised; the first quantised */
+    append_init();
+    APPEND_GIVE(k_new, tsr_layout_dense(TSR_BF16, 1, 4, 1, 16), pass == 2 ? turned : k_new);
+    APPEND_GIVE(v_new, tsr_layout_dense(TSR_BF16, 1, 4, 1, 16), k_new);
+    APPEND_GIVE(v_cache, tsr_layout_dense(TSR_BF16, 1, 4, 1, 16), plain);
+    if (pass == 0) {
+      APPEND_GIVE(k_cache, tsr_layout_dense(TSR_BF16, 1, 4, 1, 16), turned);
+    } else {
+      APPEND_GIVE(k_cache, tsr_layout_dense(TSR_I8, 1, 4, 1, 16), cache[pass - 1]);
+      APPEND_GIVE(k_scale, tsr_layout_dense(TSR_F32, 1, 4, 1, 2), scale[pass - 1]);
+    }
+    if (pass < 2) {
+      APPEND_GIVE(cos, tsr_layout_dense(TSR_F32, 4, 8, 1, 1), cos_sin[0]);
+      APPEND_GIVE(sin, tsr_layout_dense(TSR_F32, 4, 8, 1, 1), cos_sin[1]);
+    }
+    append();
+  }
+  assert_memory_equal(cache[0], cache[1], sizeof(cache[0]));
+  assert_memory_equal(scale[0], scale[1], sizeof(scale[0]));
 }
 
 /* Dynamic scales: amax / largest code, and every value within half a step of it. */
@@ -465,6 +500,7 @@ int main(void) {
       cmocka_unit_test(test_append_then_attend),
       cmocka_unit_test(test_append_past_capacity),
       cmocka_unit_test(test_rotary),
+      cmocka_unit_test(test_rotary_then_quantise),
       cmocka_unit_test(test_quantising_append),
       cmocka_unit_test(test_merge_of_splits),
       cmocka_unit_test(test_merge_of_empty),

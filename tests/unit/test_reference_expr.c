@@ -168,6 +168,8 @@ static void test_slopes(void **state) {
       {"pow(2.0, score)", pow(2.0, s) * log(2.0)},
       {"pow(score, score)", pow(s, s) * (log(s) + 1)},
       {"pow(score, 0)", 0},
+      {"pow(score - 0.75, 0)", 0},
+      {"pow(score - 0.75, 2.0) + score", 1},
       {"abs(score) + abs(-2 * score)", 3},
       {"abs(score - 0.75)", 0},
       {"min(score, 0.75)", 1}, /* a tie: the first */

@@ -376,6 +376,36 @@ static void test_random_combinations(void **state) {
   }
 }
 
+/* dbias is written over the rows that are used and its sums, empty ones too; what lies beyond keeps its bits. */
+static void test_extent_of_dbias(void **state) {
+  static problem p;
+  static double dbias[MAX_ELEMENTS];
+  (void)state;
+  for (unsigned ones = 0; ones < 16; ones++) {
+    tsr_reference_out out = tsr_reference_out_init();
+    const int64_t nb = ones & 1 ? 1 : B, nh = ones & 2 ? 1 : HQ, nq = ones & 4 ? 1 : SQ, nk = ones & 8 ? 1 : SK;
+    make_problem(&p, CAUSAL | SEQLENS);
+    p.seqlens_q[0] = 0;
+    p.seqlens_q[1] = 2;
+    p.seqlens_k[1] = 3;
+    fill(p.bias, MAX_ELEMENTS);
+    GIVE(&p, bias, tsr_layout_dense(TSR_F32, nb, nh, nq, nk), p.bias);
+    for (int n = 0; n < MAX_ELEMENTS; n++) {
+      dbias[n] = untouched;
+    }
+    out.dbias = dbias;
+    evaluate(&p, TSR_BACKWARD, &out);
+    for (int64_t n = 0; n < MAX_ELEMENTS; n++) {
+      const int64_t j = n % nk, i = n / nk % nq, b = n / nk / nq / nh;
+      const int64_t rows = nq == 1 ? 1 : nb == 1 ? 2 : b == 0 ? 0 : 2;
+      const int written = n < nb * nh * nq * nk && i < rows;
+      assert_true((dbias[n] != untouched) == written);
+      assert_true(!written || (nk > 1 && j >= 3 ? dbias[n] == 0.0 : fabs(dbias[n]) < 100.0));
+      assert_true(!written || nb == 1 || b == 1 || dbias[n] == 0.0); /* the sum over no rows */
+    }
+  }
+}
+
 /* With the forward's o and lse (rounded to f32) the gradients are those of its own, up to that rounding. */
 static void test_given_forward(void **state) {
   static problem p;
@@ -442,7 +472,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_each_feature), cmocka_unit_test(test_pairs_that_meet),
       cmocka_unit_test(test_random_combinations), cmocka_unit_test(test_given_forward),
-      cmocka_unit_test(test_plain),
+      cmocka_unit_test(test_extent_of_dbias), cmocka_unit_test(test_plain),
   };
   rng_state = seed_of_run();
   return cmocka_run_group_tests_name("reference_grad", tests, NULL, NULL);
