@@ -266,8 +266,11 @@ static const char *rate_label(char out[40], double value) {
   return format_flops(out, value);
 }
 
+/* Powers of ten without decimals. */
 static const char *seconds_label(char out[40], double value) {
-  return format_seconds(out, value);
+  const double scale = value >= 0.999 ? 1 : value >= 0.999e-3 ? 1e3 : 1e6;
+  snprintf(out, 40, "%.0f %s", value * scale, scale == 1 ? "s" : scale == 1e3 ? "ms" : "us");
+  return out;
 }
 
 static const char *bytes_label(char out[40], double value) {

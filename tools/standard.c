@@ -6,7 +6,7 @@
 #include "standard_kernel.h"
 
 static int64_t score_count(const standard_problem *p) {
-  return (p->batch * p->heads * p->seqlen_q * p->seqlen_k + 15) / 16 * 16;
+  return p->batch * p->heads * p->seqlen_q * standard_row(p->seqlen_k);
 }
 
 static int64_t k_count(const standard_problem *p) {

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* Tensors are contiguous [B,S,H,D]. */
+/* Tensors are contiguous [B,S,H,D]; D is at most 576. */
 typedef struct standard_problem {
   const float *q, *k, *v;
   float *o;

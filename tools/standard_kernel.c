@@ -15,7 +15,8 @@ enum {
   WIDTH = VECTORS * LANES,
   ROWS = LANES == 16 ? 12 : LANES == 8 ? 3 : 4, /* accumulators fit the registers */
   BLOCK = 48,                                   /* query rows of a task */
-  DEPTH = 256                                   /* keys of P V at a time */
+  DEPTH = 256,                                  /* keys of P V at a time */
+  MAX_HEAD_DIM = 576
 };
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -162,18 +163,22 @@ static row_block find_block(const standard_problem *p, const standard_scratch *s
   r.kv = r.b * p->heads_kv + r.h / (p->heads / p->heads_kv);
   r.first = task % blocks * BLOCK;
   r.rows = p->seqlen_q - r.first < BLOCK ? p->seqlen_q - r.first : BLOCK;
-  r.scores = s->scores + (head * p->seqlen_q + r.first) * p->seqlen_k;
+  r.scores = s->scores + (head * p->seqlen_q + r.first) * standard_row(p->seqlen_k);
   return r;
 }
 
 static void score_block(const standard_problem *p, const standard_scratch *s, int64_t task) {
   const row_block r = find_block(p, s, task);
-  const int64_t panels = standard_panels(p->seqlen_k), ldq = p->heads * p->head_dim;
-  const float *q = p->q + ((r.b * p->seqlen_q + r.first) * p->heads + r.h) * p->head_dim;
+  const int64_t panels = standard_panels(p->seqlen_k);
+  const float *from = p->q + ((r.b * p->seqlen_q + r.first) * p->heads + r.h) * p->head_dim;
+  float q[BLOCK * MAX_HEAD_DIM];
+  for (int64_t i = 0; i < r.rows; i++)
+    memcpy(q + i * p->head_dim, from + i * p->heads * p->head_dim, (size_t)p->head_dim * sizeof(float));
   for (int64_t panel = 0; panel < panels; panel++) {
     const int64_t left = p->seqlen_k - panel * STANDARD_PANEL;
-    panel_product(r.rows, q, ldq, s->k_panels + (r.kv * panels + panel) * p->head_dim * STANDARD_PANEL, p->head_dim,
-                  r.scores + panel * STANDARD_PANEL, p->seqlen_k, left < STANDARD_PANEL ? left : STANDARD_PANEL, p->scale, 0);
+    panel_product(r.rows, q, p->head_dim, s->k_panels + (r.kv * panels + panel) * p->head_dim * STANDARD_PANEL, p->head_dim,
+                  r.scores + panel * STANDARD_PANEL, standard_row(p->seqlen_k), left < STANDARD_PANEL ? left : STANDARD_PANEL,
+                  p->scale, 0);
   }
 }
 
@@ -185,7 +190,7 @@ static void softmax_block(const standard_problem *p, const standard_scratch *s, 
       visible = r.first + i + p->seqlen_k - p->seqlen_q + 1;
       visible = visible < 0 ? 0 : visible > p->seqlen_k ? p->seqlen_k : visible;
     }
-    softmax_row(r.scores + i * p->seqlen_k, p->seqlen_k, visible);
+    softmax_row(r.scores + i * standard_row(p->seqlen_k), p->seqlen_k, visible);
   }
 }
 
@@ -197,7 +202,7 @@ static void output_block(const standard_problem *p, const standard_scratch *s, i
     const int64_t depth = p->seqlen_k - first < DEPTH ? p->seqlen_k - first : DEPTH;
     for (int64_t panel = 0; panel < panels; panel++) {
       const int64_t left = p->head_dim_v - panel * STANDARD_PANEL;
-      panel_product(r.rows, r.scores + first, p->seqlen_k,
+      panel_product(r.rows, r.scores + first, standard_row(p->seqlen_k),
                     s->v_panels + ((r.kv * panels + panel) * p->seqlen_k + first) * STANDARD_PANEL, depth,
                     o + panel * STANDARD_PANEL, ldo, left < STANDARD_PANEL ? left : STANDARD_PANEL, 1, first > 0);
     }
@@ -206,9 +211,10 @@ static void output_block(const standard_problem *p, const standard_scratch *s, i
 
 typedef void pass_task(const standard_problem *, const standard_scratch *, int64_t);
 
+/* Shared out among the threads of the parallel region it is called in; ends in a barrier. */
 static void run_pass(const standard_problem *p, const standard_scratch *s, int64_t tasks, pass_task *task) {
 #ifdef _OPENMP
-#pragma omp parallel for schedule(dynamic) num_threads(p->threads)
+#pragma omp for schedule(dynamic)
 #endif
   for (int64_t i = 0; i < tasks; i++)
     task(p, s, i);
@@ -216,8 +222,13 @@ static void run_pass(const standard_problem *p, const standard_scratch *s, int64
 
 void PASTE(standard_run_, STANDARD_LEVEL)(const standard_problem *p, const standard_scratch *s) {
   const int64_t tasks = p->batch * p->heads * blocks_of(p);
-  run_pass(p, s, p->batch * p->heads_kv, pack_head);
-  run_pass(p, s, tasks, score_block);
-  run_pass(p, s, tasks, softmax_block);
-  run_pass(p, s, tasks, output_block);
+#ifdef _OPENMP
+#pragma omp parallel num_threads(p->threads)
+#endif
+  {
+    run_pass(p, s, p->batch * p->heads_kv, pack_head);
+    run_pass(p, s, tasks, score_block);
+    run_pass(p, s, tasks, softmax_block);
+    run_pass(p, s, tasks, output_block);
+  }
 }

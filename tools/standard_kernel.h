@@ -12,8 +12,13 @@ static inline int64_t standard_panels(int64_t columns) {
   return (columns + STANDARD_PANEL - 1) / STANDARD_PANEL;
 }
 
+/* Floats from one row of scores to the next: rows a power of two apart would fall on the same cache lines. */
+static inline int64_t standard_row(int64_t seqlen_k) {
+  return (seqlen_k + 15) / 16 * 16 + 16;
+}
+
 typedef struct standard_scratch {
-  float *scores;  /* [B,H,Sq,Sk] */
+  float *scores;  /* [B,H,Sq,Sk], rows standard_row apart */
   float *k_panels; /* [B,Hkv][panels of keys][D][STANDARD_PANEL] */
   float *v_panels; /* [B,Hkv][panels of channels][Sk][STANDARD_PANEL] */
 } standard_scratch;
