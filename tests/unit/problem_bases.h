@@ -244,7 +244,9 @@ static inline void base_fill(base_kind kind, const tsr__problem *p, tsr_run_args
                 {TSR_SLOT_block_indices, 8, {0, 2, 1, 0, 1, 2, -1, 9}},
                 {TSR_SLOT_rng_state, 2, {77, 5}}};
   for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
-    for (int n = 0; tsr__problem_has(p, tables[i].slot) && n < tables[i].n; n++) {
+    const tsr_layout *l = tsr__slot_layout(&p->desc, tables[i].slot);
+    const int64_t count = l->dtype == TSR_DTYPE_NONE ? 0 : tsr__layout_span_bytes(l) / (tsr_dtype_bits(l->dtype) / 8);
+    for (int n = 0; n < tables[i].n && n < count; n++) {
       base_put(args, p, tables[i].slot, n, tables[i].value[n]);
     }
   }
