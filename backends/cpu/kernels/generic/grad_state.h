@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one worker of a backward run has at hand: the run, its scratch, and where it stands. */
+#ifndef TSR_CPU_GENERIC_GRAD_STATE_H
+#define TSR_CPU_GENERIC_GRAD_STATE_H
+
+#include "backends/cpu/kernels/generic/generic.h"
+#include "backends/cpu/kernels/generic/grad_micro.h"
+
+enum {
+  /* Keys whose scores are made before the next: their P and dS stay in the first-level cache. */
+  GRAD_BLOCK = 32,
+  /* Channels are padded to whole vectors and to whole register blocks. */
+  GRAD_PAD = VL > GRAD_KEYS ? VL : GRAD_KEYS,
+};
+
+/* Offsets into the plan's workspace, in tsr__plan_build.own. */
+enum { GRAD_OWN_DELTA = 0 /* bytes: f32 [slots][Hq][rows], see grad_delta_at */ };
+
+typedef struct grad {
+  const tsr_cpu_run *run;
+  const tsr__problem *p;
+  const tsr__bound *r;
+  const tsr_attn_args *a;
+  tsr_cpu_counts *counts;
+  int d, dv;        /* channels */
+  int64_t ld, ldv;  /* padded */
+  int tile_k;
+  int with_features; /* s needs more than a scale: soft cap, ALiBi, bias or expression */
+  int for_bias;      /* dS is wanted as the gradient of the bias: without the factor of the soft cap */
+
+  /* Scratch; forms are grad_micro.h's. */
+  float *k, *v;       /* sliced */
+  float *dk, *dval;   /* [tile_k][ld], [tile_k][ldv] */
+  float *q, *dout;    /* natural */
+  float *qt, *doutt;  /* transposed */
+  float *pp, *ds;     /* pairs */
+  float *gain;        /* [GRAD_KEYS][TILE_Q]: d(score) / d(scaled dot product), or / d(bias) */
+  int32_t *allow;     /* [tile_k][TILE_Q]: -1 or 0 */
+  float *sum;         /* what the phase sums besides: dQ, transposed, a block a query block; or dBias */
+
+  tsr_seq seq;
+  int32_t h;
+  /* Keys [j0, j0 + nk); finite: no inf or NaN among the elements loaded. */
+  int64_t j0;
+  int nk, kv_finite;
+  /* Rows [i0, i0 + nq). */
+  int64_t i0;
+  int nq, q_finite;
+  float neg_lse[TILE_Q]; /* -inf for a row without keys, and past nq */
+  float delta[TILE_Q];
+  /* The tile: keys [k_lo, k_hi), multiples of GRAD_KEYS, hold all allowed pairs; masked: see `allow`. */
+  int masked, k_lo, k_hi;
+} grad;
+
+/* Keys of a tile: K, V and their gradients share the second-level cache. */
+static inline int grad_tile_k(int d, int dv) {
+  const int channels = d + dv;
+  return channels <= 256 ? 192 : channels <= 512 ? 96 : 48;
+}
+
+static inline int64_t grad_padded(int64_t n) {
+  return (n + GRAD_PAD - 1) / GRAD_PAD * GRAD_PAD;
+}
+
+static inline int64_t grad_slices(int64_t channels) {
+  return (channels + GRAD_SLICE - 1) / GRAD_SLICE;
+}
+
+/* Rows of a query slot in the delta workspace. */
+static inline int64_t grad_delta_bytes(const tsr__problem *p) {
+  const int64_t rows = (p->features & TSR_A_Q_PACKED) ? p->total_q : p->batch * p->seqlen_q;
+  return rows * p->heads_q * (int64_t)sizeof(float);
+}
+
+/* delta of row 0 of head h; the next rows follow. */
+static inline float *grad_delta_at(const tsr_cpu_run *run, const tsr_seq *seq, int32_t h) {
+  const tsr__problem *p = &run->problem->attn;
+  const int64_t rows = (p->features & TSR_A_Q_PACKED) ? p->total_q : p->seqlen_q;
+  float *base = (float *)(void *)((char *)run->workspace + run->build->own[GRAD_OWN_DELTA]);
+  return base + (seq->q_b * p->heads_q + h) * rows + seq->q_row0;
+}
+
+typedef struct grad_carver {
+  char *at; /* NULL: only the size is wanted */
+  int64_t bytes;
+} grad_carver;
+
+static inline void *grad_take(grad_carver *c, int64_t count) {
+  void *p = c->at == NULL ? NULL : c->at + c->bytes;
+  c->bytes += tsr_cpu_round(count * 4);
+  return p;
+}
+
+/* Divides scratch (NULL: only counts) and returns its bytes. sum_floats: size of g->sum. */
+static int64_t grad_carve(grad *g, void *scratch, int64_t sum_floats) {
+  grad_carver c = {(char *)scratch, 0};
+  const int64_t pairs = (int64_t)g->tile_k * TILE_Q;
+  g->k = grad_take(&c, grad_slices(g->d) * g->tile_k * GRAD_SLICE);
+  g->v = grad_take(&c, grad_slices(g->dv) * g->tile_k * GRAD_SLICE);
+  g->dk = grad_take(&c, g->tile_k * g->ld);
+  g->dval = grad_take(&c, g->tile_k * g->ldv);
+  g->q = grad_take(&c, TILE_Q * g->ld);
+  g->qt = grad_take(&c, TILE_Q * g->ld);
+  g->dout = grad_take(&c, TILE_Q * g->ldv);
+  g->doutt = grad_take(&c, TILE_Q * g->ldv);
+  g->pp = grad_take(&c, pairs);
+  g->ds = grad_take(&c, pairs);
+  g->gain = grad_take(&c, GRAD_KEYS * TILE_Q);
+  g->allow = grad_take(&c, pairs);
+  g->sum = grad_take(&c, sum_floats);
+  return c.bytes;
+}
+
+static void grad_shape(grad *g, const tsr__problem *p) {
+  g->p = p;
+  g->d = p->head_dim;
+  g->dv = p->head_dim_v;
+  g->ld = grad_padded(g->d);
+  g->ldv = grad_padded(g->dv);
+  g->tile_k = grad_tile_k(g->d, g->dv);
+}
+
+static void grad_begin(grad *g, const tsr_cpu_run *run, void *scratch, tsr_cpu_counts *counts) {
+  const uint32_t features = TSR_A_SOFTCAP | TSR_A_ALIBI | TSR_A_BIAS | TSR_A_SCORE_EXPR;
+  g->run = run;
+  g->r = run->bound;
+  g->a = &run->bound->args;
+  g->counts = counts;
+  grad_shape(g, &run->problem->attn);
+  g->with_features = (g->a->flags & features) != 0;
+  g->for_bias = 0;
+  grad_carve(g, scratch, 0);
+}
+
+#endif
