@@ -105,9 +105,15 @@ void tsr__ref_kv_row(const tsr__ref *r, const tsr__ref_kv *x, int64_t channels, 
                      int64_t kv_head, int64_t j, double *row);
 void tsr__ref_row(const tsr__ref_view *v, int64_t i0, int64_t i1, int64_t i2, int64_t channels, double *row);
 
+/* x rounded to f32. Through memory, as gcc 12 at -O2 drops a plain (double)(float) cast where two of them are stored
+ * side by side (its vectoriser joins them and then folds both conversions away). */
+static inline double tsr__ref_to_f32(double x) {
+  volatile float f = (float)x;
+  return (double)f;
+}
 /* Plain: rounds to f32, or to a dtype; float64: returns x. */
 static inline double tsr__ref_f32(const tsr__ref *r, double x) {
-  return r->plain ? (double)(float)x : x;
+  return r->plain ? tsr__ref_to_f32(x) : x;
 }
 double tsr__ref_round(const tsr__ref *r, tsr_dtype dtype, double x);
 

@@ -79,10 +79,6 @@ typedef struct source {
   int64_t angle; /* row of cos and sin; -1: not turned */
 } source;
 
-static double f32(double x) {
-  return (double)(float)x;
-}
-
 static double round_to(tsr_dtype dtype, double x) {
   return tsr__dtype_decode_bits(dtype, tsr__dtype_encode_bits(dtype, x));
 }
@@ -103,7 +99,12 @@ static double channel(const source *s, int64_t h, int64_t c) {
   y = tsr__ref_at(s->x, s->slot, s->row, h, cy);
   cos = tsr__ref_at(&s->a->cos, s->angle, n, 0, 0);
   sin = tsr__ref_at(&s->a->sin, s->angle, n, 0, 0);
-  return round_to(s->x->dtype, f32(c == cx ? f32(x * cos) - f32(y * sin) : f32(x * sin) + f32(y * cos)));
+  if (c == cx) {
+    x = tsr__ref_to_f32(x * cos) - tsr__ref_to_f32(y * sin);
+  } else {
+    x = tsr__ref_to_f32(x * sin) + tsr__ref_to_f32(y * cos);
+  }
+  return round_to(s->x->dtype, tsr__ref_to_f32(x));
 }
 
 /* Every bit of a channel that rotary leaves alone is kept, those of a NaN too. */
@@ -132,7 +133,7 @@ static double group_scale(const source *s, int64_t h, int64_t first, int64_t n, 
     x = fabs(channel(s, h, c));
     amax = x > amax ? x : amax;
   }
-  x = round_to(scale->dtype, f32(amax / largest_code(code)));
+  x = round_to(scale->dtype, tsr__ref_to_f32(amax / largest_code(code)));
   x = x == 0.0 ? 1.0 : x;
   tsr_encode(scale->dtype, scale->data, index, x);
   return x;
@@ -153,7 +154,7 @@ static void store_token(const source *s, const tsr__ref_view *cache, const tsr__
         if (scale->data == NULL) {
           copy_channel(s, h, c, cache, index);
         } else {
-          const double x = f32(channel(s, h, c) / factor);
+          const double x = tsr__ref_to_f32(channel(s, h, c) / factor);
           tsr_encode(cache->dtype, cache->data, index, cache->dtype == TSR_U4 ? nearbyint(x) + 8.0 : x);
         }
       }

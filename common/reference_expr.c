@@ -63,16 +63,17 @@ static value of_int(int64_t i) {
 static value of_float(const parser *p, double f, int by_score, double slope) {
   value v = {1, by_score, 0, f, slope};
   if (!by_score || p->expr->plain) {
-    v.f = (double)(float)f;
-    v.slope = (double)(float)slope;
+    v.f = tsr__ref_to_f32(f);
+    v.slope = tsr__ref_to_f32(slope);
   }
   return v;
 }
 
 static value to_float(value v) {
   if (!v.is_float) {
+    volatile float f = (float)v.i; /* volatile: as tsr__ref_to_f32; the conversion must round once */
     v.is_float = 1;
-    v.f = (double)(float)v.i;
+    v.f = (double)f;
   }
   return v;
 }
@@ -431,7 +432,8 @@ static const char *lex_number(const char *s, token *t) {
     power *= 10.0L; /* exact up to 10^27, and then there is one rounding below */
   }
   if (digits != 0) {
-    t->f = (double)(float)(exp10 < 0 ? (long double)digits / power : (long double)digits * power);
+    volatile float f = (float)(exp10 < 0 ? (long double)digits / power : (long double)digits * power);
+    t->f = (double)f;
   }
   return s;
 }

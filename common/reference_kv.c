@@ -198,5 +198,5 @@ double tsr__ref_round(const tsr__ref *r, tsr_dtype dtype, double x) {
   if (!r->plain) {
     return x;
   }
-  return dtype == TSR_F32 ? (double)(float)x : tsr__dtype_decode_bits(dtype, tsr__dtype_encode_bits(dtype, x));
+  return dtype == TSR_F32 ? tsr__ref_to_f32(x) : tsr__dtype_decode_bits(dtype, tsr__dtype_encode_bits(dtype, x));
 }

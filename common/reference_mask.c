@@ -157,7 +157,7 @@ void tsr__ref_dropout_init(tsr__ref *r) {
   r->subkey[0] = words[0];
   r->subkey[1] = words[1];
   r->drop_below = (uint64_t)floor(p * 4294967296.0);
-  r->keep_scale = p < 1.0 ? (double)(float)(1.0 / (1.0 - p)) : 0.0; /* p = 1 keeps nothing */
+  r->keep_scale = p < 1.0 ? tsr__ref_to_f32(1.0 / (1.0 - p)) : 0.0; /* p = 1 keeps nothing */
 }
 
 void tsr__ref_dropout_row(const tsr__ref *r, const tsr__ref_seq *seq, int64_t h, int64_t i, uint8_t *keep) {
