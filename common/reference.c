@@ -155,8 +155,8 @@ tsr_status tsr__ref_block_init(const tsr__ref *r, int backward, tsr__ref_block *
     blk->dout = new_doubles(r, TSR__REF_ROWS * r->dv);
     blk->dq = new_doubles(r, TSR__REF_ROWS * r->d);
     blk->k_row = new_doubles(r, r->d);
-    failed |= blk->slope_bias == NULL || blk->slope_dot == NULL || blk->dout == NULL || blk->dq == NULL ||
-              blk->k_row == NULL;
+    failed |=
+        blk->slope_bias == NULL || blk->slope_dot == NULL || blk->dout == NULL || blk->dq == NULL || blk->k_row == NULL;
   }
   if (failed) {
     return tsr__fail(err, TSR_OUT_OF_MEMORY, "", "no memory for the scratch of the reference, %lld keys",
@@ -166,15 +166,14 @@ tsr_status tsr__ref_block_init(const tsr__ref *r, int backward, tsr__ref_block *
 }
 
 void tsr__ref_block_free(const tsr__ref *r, tsr__ref_block *blk) {
-  void *const all[] = {blk->q,       blk->o,          blk->kv,        blk->s,    blk->allowed, blk->keep,
-                       blk->slope_bias, blk->slope_dot, blk->dout, blk->dq,      blk->k_row};
+  void *const all[] = {blk->q,          blk->o,         blk->kv,   blk->s,  blk->allowed, blk->keep,
+                       blk->slope_bias, blk->slope_dot, blk->dout, blk->dq, blk->k_row};
   for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++) {
     tsr__alloc_free(r->alloc, all[n]);
   }
 }
 
-tsr_status tsr__ref_each_block(tsr__ref *r, tsr__ref_block *blk, int64_t h, tsr__ref_block_fn fn,
-                               tsr_error *err) {
+tsr_status tsr__ref_each_block(tsr__ref *r, tsr__ref_block *blk, int64_t h, tsr__ref_block_fn fn, tsr_error *err) {
   const int64_t *rows = r->desc->op == TSR_FORWARD ? r->out->rows : NULL;
   const int64_t count = rows != NULL ? r->out->num_rows : blk->seq.q_len;
   blk->h = h;
@@ -200,8 +199,8 @@ tsr_status tsr__ref_each_block(tsr__ref *r, tsr__ref_block *blk, int64_t h, tsr_
 }
 
 /* Steps 1 to 3 of semantics for one allowed pair, from the dot product. */
-static double score(const tsr__ref *r, const tsr__ref_block *blk, int64_t i, int64_t j, double dot,
-                    double *slope_bias, double *slope_dot) {
+static double score(const tsr__ref *r, const tsr__ref_block *blk, int64_t i, int64_t j, double dot, double *slope_bias,
+                    double *slope_dot) {
   const tsr__ref_seq *seq = &blk->seq;
   double s = tsr__ref_f32(r, r->scale * dot);
   *slope_bias = *slope_dot = 1.0;
@@ -266,8 +265,8 @@ void tsr__ref_scores(const tsr__ref *r, tsr__ref_block *blk) {
         tsr__ref_kv_row(r, &r->k, r->d, &blk->seq, blk->kv_head, j, blk->kv);
         decoded = 1;
       }
-      blk->s[at] = score(r, blk, blk->row[n], j, tsr__ref_dot(r, blk->q + n * r->d, blk->kv, r->d), &slope_bias,
-                         &slope_dot);
+      blk->s[at] =
+          score(r, blk, blk->row[n], j, tsr__ref_dot(r, blk->q + n * r->d, blk->kv, r->d), &slope_bias, &slope_dot);
       blk->max[n] = max_or_nan(blk->max[n], blk->s[at]);
       if (blk->slope_bias != NULL) {
         blk->slope_bias[at] = slope_bias;
@@ -414,8 +413,8 @@ tsr_status tsr__reference_attention(const tsr__alloc *alloc,
                                     const tsr_attention_desc *desc, const tsr_run_args *args,
                                     const tsr_reference_out *out, tsr_error *err) {
   const int backward = desc->op == TSR_BACKWARD;
-  const int want_forward = !backward || out->o != NULL || out->lse != NULL || out->max_s != NULL ||
-                           out->dropout_mask != NULL;
+  const int want_forward =
+      !backward || out->o != NULL || out->lse != NULL || out->max_s != NULL || out->dropout_mask != NULL;
   tsr_status status;
   tsr__ref *r = (tsr__ref *)tsr__alloc_zero(alloc, sizeof(*r));
   if (r == NULL) {

@@ -53,7 +53,7 @@ int64_t tsr__ref_int(const tsr__ref_view *v, int64_t i0, int64_t i1, int64_t i2,
 /* K or V with what it takes to dequantise it. */
 typedef struct tsr__ref_kv {
   tsr__ref_view codes, scale, zero;
-  int64_t channels; /* of the logical tensor: groups divide these */
+  int64_t channels;       /* of the logical tensor: groups divide these */
   double byte_value[256]; /* value of each code of an 8-bit type */
 } tsr__ref_kv;
 
@@ -144,19 +144,19 @@ typedef struct tsr__ref_block {
   tsr__ref_seq seq;
   int64_t h, kv_head;
   int num_rows;
-  int64_t row[TSR__REF_ROWS]; /* local i */
-  int64_t stride;             /* kv_len of the longest sequence */
-  double *q;                  /* [ROWS][D] */
-  double *o;                  /* [ROWS][Dv] */
-  double *kv;                 /* one row of k or v */
-  double *s;                  /* [ROWS][stride]: s, after the softmax p; unset where not allowed */
-  uint8_t *allowed, *keep;    /* [ROWS][stride] */
+  int64_t row[TSR__REF_ROWS];     /* local i */
+  int64_t stride;                 /* kv_len of the longest sequence */
+  double *q;                      /* [ROWS][D] */
+  double *o;                      /* [ROWS][Dv] */
+  double *kv;                     /* one row of k or v */
+  double *s;                      /* [ROWS][stride]: s, after the softmax p; unset where not allowed */
+  uint8_t *allowed, *keep;        /* [ROWS][stride] */
   double *slope_bias, *slope_dot; /* backward, [ROWS][stride]: ds/dbias and ds/d(scale * dot); else NULL */
   double *dout, *dq;              /* backward: [ROWS][Dv], [ROWS][D]; else NULL */
   double *k_row;                  /* backward: [D] */
-  double max[TSR__REF_ROWS];  /* largest allowed s; -inf: none */
+  double max[TSR__REF_ROWS];      /* largest allowed s; -inf: none */
   double lse[TSR__REF_ROWS];
-  int empty[TSR__REF_ROWS];   /* no allowed key, or all of them at -inf */
+  int empty[TSR__REF_ROWS]; /* no allowed key, or all of them at -inf */
 } tsr__ref_block;
 
 typedef tsr_status (*tsr__ref_block_fn)(tsr__ref *r, tsr__ref_block *blk, tsr_error *err);

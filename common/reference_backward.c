@@ -88,8 +88,7 @@ static void pair_gradients(const tsr__ref *r, tsr__ref_block *blk, int n, int64_
   if (blk->keep[at]) {
     dp = tsr__ref_f32(r, r->keep_scale * tsr__ref_dot(r, dout, blk->kv, r->dv));
     if (out->dv != NULL) {
-      tsr__ref_axpy(r, tsr__ref_weight(r, p), dout, grad_row(r, out->dv, &blk->seq, blk->kv_head, j, r->dv),
-                    r->dv);
+      tsr__ref_axpy(r, tsr__ref_weight(r, p), dout, grad_row(r, out->dv, &blk->seq, blk->kv_head, j, r->dv), r->dv);
     }
   }
   ds = tsr__ref_f32(r, p * tsr__ref_f32(r, dp - delta));
@@ -171,8 +170,8 @@ static void each_dbias(const tsr__ref *r, int finish) {
   }
 }
 
-static void each_dkv(const tsr__ref *r, const tsr__ref_seq *seq, double *grad, int64_t channels,
-                     const tsr_layout *out, double scale, int finish) {
+static void each_dkv(const tsr__ref *r, const tsr__ref_seq *seq, double *grad, int64_t channels, const tsr_layout *out,
+                     double scale, int finish) {
   if (grad == NULL) {
     return;
   }

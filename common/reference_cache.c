@@ -234,8 +234,7 @@ tsr_status tsr__reference_append(const tsr_append_desc *desc, const tsr_append_a
   }
   for (int64_t b = 0; b < batch; b++) {
     const int64_t first = a.cu.data != NULL ? tsr__ref_int(&a.cu, b, 0, 0, 0) : 0;
-    const int64_t count =
-        a.cu.data != NULL ? tsr__ref_int(&a.cu, b + 1, 0, 0, 0) - first : desc->k_new.shape[1];
+    const int64_t count = a.cu.data != NULL ? tsr__ref_int(&a.cu, b + 1, 0, 0, 0) - first : desc->k_new.shape[1];
     const int64_t before = a.seqlens.data != NULL ? tsr__ref_int(&a.seqlens, b, 0, 0, 0) : 0;
     for (int64_t t = 0; t < count; t++) {
       append_token(&a, b, a.cu.data != NULL ? 0 : b, first + t, before + t);

@@ -13,12 +13,25 @@
 typedef enum token_kind { T_END, T_INT, T_FLOAT, T_SCORE, T_VAR, T_AUX, T_FUNC, T_OP } token_kind;
 
 typedef enum func {
-  F_EXP, F_EXP2, F_LOG, F_LOG2, F_SQRT, F_TANH, F_SIN, F_COS, F_ABS, F_FLOOR, F_FLOAT, F_INT, /* one argument */
-  F_MIN, F_MAX, F_POW
+  F_EXP,
+  F_EXP2,
+  F_LOG,
+  F_LOG2,
+  F_SQRT,
+  F_TANH,
+  F_SIN,
+  F_COS,
+  F_ABS,
+  F_FLOOR,
+  F_FLOAT,
+  F_INT, /* one argument */
+  F_MIN,
+  F_MAX,
+  F_POW
 } func;
 
-static const char *const func_names[] = {"exp", "exp2", "log",   "log2",  "sqrt", "tanh", "sin", "cos",
-                                         "abs", "floor", "float", "int", "min",  "max",  "pow"};
+static const char *const func_names[] = {"exp", "exp2",  "log",   "log2", "sqrt", "tanh", "sin", "cos",
+                                         "abs", "floor", "float", "int",  "min",  "max",  "pow"};
 
 /* Fields of tsr__ref_pair, in its order. */
 static const char *const var_names[] = {"b", "h", "hkv", "i", "j", "q_len", "kv_len", "off"};
@@ -123,9 +136,7 @@ static value float_op(const parser *p, int op, value x, value y) {
   case '+': return of_float(p, x.f + y.f, by_score, x.slope + y.slope);
   case '-': return of_float(p, x.f - y.f, by_score, x.slope - y.slope);
   case '*': return of_float(p, x.f * y.f, by_score, chain(x.slope, y.f) + chain(y.slope, x.f));
-  default:
-    q = x.f / y.f;
-    return of_float(p, q, by_score, chain(x.slope, 1.0 / y.f) - chain(y.slope, q / y.f));
+  default: q = x.f / y.f; return of_float(p, q, by_score, chain(x.slope, 1.0 / y.f) - chain(y.slope, q / y.f));
   }
 }
 

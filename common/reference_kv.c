@@ -136,8 +136,7 @@ void tsr__ref_seq_init(const tsr__ref *r, int64_t b, tsr__ref_seq *seq) {
   seq->kv_len = side_length(&r->cu_k, &r->seqlens_k, r->desc->k.shape[1], b, &seq->k_slot, &seq->k_first);
   if (r->kv_indptr.data != NULL && r->seqlens_k.data == NULL) {
     const int64_t pages = tsr__ref_int(&r->kv_indptr, b + 1, 0, 0, 0) - tsr__ref_int(&r->kv_indptr, b, 0, 0, 0);
-    seq->kv_len =
-        pages == 0 ? 0 : (pages - 1) * r->desc->k.shape[1] + tsr__ref_int(&r->last_page_len, b, 0, 0, 0);
+    seq->kv_len = pages == 0 ? 0 : (pages - 1) * r->desc->k.shape[1] + tsr__ref_int(&r->last_page_len, b, 0, 0, 0);
   }
   seq->off = (r->desc->flags & TSR_TOP_LEFT) != 0 ? 0 : seq->kv_len - seq->q_len;
   seq->prefix = r->prefix.data != NULL ? tsr__ref_int(&r->prefix, b, 0, 0, 0) : 0;

@@ -104,8 +104,7 @@ static int blocks_allowed(const tsr__ref *r, const tsr__ref_seq *seq, int64_t h,
 
 int tsr__ref_allowed(const tsr__ref *r, const tsr__ref_seq *seq, int64_t h, int64_t i, int64_t j) {
   if (j >= seq->kv_len || !position_allowed(r, seq, i, j) || !mask_allowed(r, seq, h, i, j) ||
-      !segments_allowed(r, seq, i, j) || !flashmask_allowed(r, seq, h, i, j) ||
-      !blocks_allowed(r, seq, h, i, j)) {
+      !segments_allowed(r, seq, i, j) || !flashmask_allowed(r, seq, h, i, j) || !blocks_allowed(r, seq, h, i, j)) {
     return 0;
   }
   if (r->bias.data != NULL && tsr__ref_at(&r->bias, seq->b, h, i, j) == -(double)INFINITY) {

@@ -55,9 +55,9 @@ typedef struct attention_case {
 } attention_case;
 
 /* Gives a tensor its layout and memory. */
-#define CASE_GIVE(c, name, layout, memory) \
-  do { \
-    (c)->desc.name = layout; \
+#define CASE_GIVE(c, name, layout, memory)  \
+  do {                                      \
+    (c)->desc.name = layout;                \
     (c)->args.name = tsr_buffer_in(memory); \
   } while (0)
 

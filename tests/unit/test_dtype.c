@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types: every 8- and 16-bit pattern, the ties between neighbours, and random f32, against values formed here from
- * integers (decoding) and by a search among all values of the type (encoding). */
+/* Element types: every 8- and 16-bit pattern, the ties between neighbours, and random f32, against values formed here
+ * from integers (decoding) and by a search among all values of the type (encoding). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,9 +30,9 @@ static uint64_t random_bits(void) { /* splitmix64 */
 typedef struct type {
   tsr_dtype dtype;
   int bits, man_bits;
-  double unit;          /* the smallest subnormal */
-  uint32_t num_finite;  /* nonnegative patterns below it are finite, and ascend */
-  uint32_t inf;         /* pattern of +infinity; 0: the type has none */
+  double unit;         /* the smallest subnormal */
+  uint32_t num_finite; /* nonnegative patterns below it are finite, and ascend */
+  uint32_t inf;        /* pattern of +infinity; 0: the type has none */
   int saturates;
 } type;
 
@@ -64,9 +64,9 @@ static void test_decode_every_pattern(void **state) {
     const type *t = &types[n];
     const uint32_t sign = 1u << (t->bits - 1);
     for (uint32_t pattern = 0; pattern < sign; pattern++) {
-      const double want = pattern < t->num_finite                  ? magnitude(t, pattern)
+      const double want = pattern < t->num_finite            ? magnitude(t, pattern)
                           : t->inf != 0 && pattern == t->inf ? (double)INFINITY
-                                                                   : (double)NAN;
+                                                             : (double)NAN;
       assert_true(same(tsr__dtype_decode_bits(t->dtype, pattern), want));
       assert_true(same(tsr__dtype_decode_bits(t->dtype, pattern | sign), -want));
     }
@@ -80,14 +80,30 @@ static void test_known_values(void **state) {
     uint32_t bits;
     double value;
   } known[] = {
-      {TSR_F16, 0x3c00, 1.0},        {TSR_F16, 0xc000, -2.0},          {TSR_F16, 0x7bff, 65504.0},
-      {TSR_F16, 0x0400, 0x1p-14},    {TSR_F16, 0x0001, 0x1p-24},       {TSR_F16, 0x3555, 0.333251953125},
-      {TSR_BF16, 0x3f80, 1.0},       {TSR_BF16, 0x4049, 3.140625},     {TSR_BF16, 0x7f7f, 0x1.fep127},
-      {TSR_BF16, 0x0080, 0x1p-126},  {TSR_BF16, 0x0001, 0x1p-133},     {TSR_F8E4M3, 0x7e, 448.0},
-      {TSR_F8E4M3, 0x38, 1.0},       {TSR_F8E4M3, 0x08, 0x1p-6},       {TSR_F8E4M3, 0x07, 0.875 * 0x1p-6},
-      {TSR_F8E4M3, 0x01, 0x1p-9},    {TSR_F8E4M3, 0xfe, -448.0},       {TSR_F8E5M2, 0x7b, 57344.0},
-      {TSR_F8E5M2, 0x3c, 1.0},       {TSR_F8E5M2, 0x04, 0x1p-14},      {TSR_F8E5M2, 0x03, 0.75 * 0x1p-14},
-      {TSR_F8E5M2, 0x01, 0x1p-16},   {TSR_F32, 0x3f800000, 1.0},       {TSR_F32, 0x00000001, 0x1p-149},
+      {TSR_F16, 0x3c00, 1.0},
+      {TSR_F16, 0xc000, -2.0},
+      {TSR_F16, 0x7bff, 65504.0},
+      {TSR_F16, 0x0400, 0x1p-14},
+      {TSR_F16, 0x0001, 0x1p-24},
+      {TSR_F16, 0x3555, 0.333251953125},
+      {TSR_BF16, 0x3f80, 1.0},
+      {TSR_BF16, 0x4049, 3.140625},
+      {TSR_BF16, 0x7f7f, 0x1.fep127},
+      {TSR_BF16, 0x0080, 0x1p-126},
+      {TSR_BF16, 0x0001, 0x1p-133},
+      {TSR_F8E4M3, 0x7e, 448.0},
+      {TSR_F8E4M3, 0x38, 1.0},
+      {TSR_F8E4M3, 0x08, 0x1p-6},
+      {TSR_F8E4M3, 0x07, 0.875 * 0x1p-6},
+      {TSR_F8E4M3, 0x01, 0x1p-9},
+      {TSR_F8E4M3, 0xfe, -448.0},
+      {TSR_F8E5M2, 0x7b, 57344.0},
+      {TSR_F8E5M2, 0x3c, 1.0},
+      {TSR_F8E5M2, 0x04, 0x1p-14},
+      {TSR_F8E5M2, 0x03, 0.75 * 0x1p-14},
+      {TSR_F8E5M2, 0x01, 0x1p-16},
+      {TSR_F32, 0x3f800000, 1.0},
+      {TSR_F32, 0x00000001, 0x1p-149},
       {TSR_F32, 0xff7fffff, -0x1.fffffep127},
   };
   (void)state;
@@ -204,8 +220,9 @@ static uint32_t bits_of(float f) {
 }
 
 static void test_f32(void **state) {
-  static const double edges[] = {0x1.fffffefffffffp127, 0x1.ffffffp127, 1e39, 0x1p-150, 0x1.0000000000001p-150, 0x1p-151,
-                                 0x1.8p-149, 0x1.000001p0, 0x1.000003p0, 0x1.fffffffp-127};
+  static const double edges[] = {0x1.fffffefffffffp127,  0x1.ffffffp127,  1e39,       0x1p-150,
+                                 0x1.0000000000001p-150, 0x1p-151,        0x1.8p-149, 0x1.000001p0,
+                                 0x1.000003p0,           0x1.fffffffp-127};
   (void)state;
   for (int round = 0; round < 2000000; round++) {
     const uint32_t bits = (uint32_t)random_bits();
@@ -234,11 +251,22 @@ static void test_integers(void **state) {
     double x;
     int64_t i8, u4, u8, i32;
   } cases[] = {
-      {0.5, 0, 0, 0, 0},           {1.5, 2, 2, 2, 2},          {2.5, 2, 2, 2, 2},      {-0.5, 0, 0, 0, 0},
-      {-1.5, -2, 0, 0, -2},        {-2.5, -2, 0, 0, -2},       {127.5, 127, 15, 128, 128},
-      {-128.5, -128, 0, 0, -128},  {-129.0, -128, 0, 0, -129}, {15.5, 16, 15, 16, 16}, {14.5, 14, 14, 14, 14},
-      {255.5, 127, 15, 255, 256},  {1e300, 127, 15, 255, INT32_MAX},
-      {-1e300, -128, 0, 0, INT32_MIN}, {INFINITY, 127, 15, 255, INT32_MAX}, {NAN, 0, 0, 0, 0},
+      {0.5, 0, 0, 0, 0},
+      {1.5, 2, 2, 2, 2},
+      {2.5, 2, 2, 2, 2},
+      {-0.5, 0, 0, 0, 0},
+      {-1.5, -2, 0, 0, -2},
+      {-2.5, -2, 0, 0, -2},
+      {127.5, 127, 15, 128, 128},
+      {-128.5, -128, 0, 0, -128},
+      {-129.0, -128, 0, 0, -129},
+      {15.5, 16, 15, 16, 16},
+      {14.5, 14, 14, 14, 14},
+      {255.5, 127, 15, 255, 256},
+      {1e300, 127, 15, 255, INT32_MAX},
+      {-1e300, -128, 0, 0, INT32_MIN},
+      {INFINITY, 127, 15, 255, INT32_MAX},
+      {NAN, 0, 0, 0, 0},
   };
   (void)state;
   for (int code = -128; code < 128; code++) {
@@ -302,11 +330,20 @@ static void test_names(void **state) {
     int32_t bits;
     int is_float, is_fp8, is_index;
   } table[] = {
-      {TSR_DTYPE_NONE, "none", 0, 0, 0, 0}, {TSR_F32, "f32", 32, 1, 0, 0},     {TSR_F16, "f16", 16, 1, 0, 0},
-      {TSR_BF16, "bf16", 16, 1, 0, 0},      {TSR_F8E4M3, "f8e4m3", 8, 1, 1, 0}, {TSR_F8E5M2, "f8e5m2", 8, 1, 1, 0},
-      {TSR_I8, "i8", 8, 0, 0, 0},           {TSR_U4, "u4", 4, 0, 0, 0},        {TSR_U8, "u8", 8, 0, 0, 0},
-      {TSR_BIT, "bit", 1, 0, 0, 0},         {TSR_I32, "i32", 32, 0, 0, 1},     {TSR_I64, "i64", 64, 0, 0, 1},
-      {-1, "?", 0, 0, 0, 0},                {1000, "?", 0, 0, 0, 0},
+      {TSR_DTYPE_NONE, "none", 0, 0, 0, 0},
+      {TSR_F32, "f32", 32, 1, 0, 0},
+      {TSR_F16, "f16", 16, 1, 0, 0},
+      {TSR_BF16, "bf16", 16, 1, 0, 0},
+      {TSR_F8E4M3, "f8e4m3", 8, 1, 1, 0},
+      {TSR_F8E5M2, "f8e5m2", 8, 1, 1, 0},
+      {TSR_I8, "i8", 8, 0, 0, 0},
+      {TSR_U4, "u4", 4, 0, 0, 0},
+      {TSR_U8, "u8", 8, 0, 0, 0},
+      {TSR_BIT, "bit", 1, 0, 0, 0},
+      {TSR_I32, "i32", 32, 0, 0, 1},
+      {TSR_I64, "i64", 64, 0, 0, 1},
+      {-1, "?", 0, 0, 0, 0},
+      {1000, "?", 0, 0, 0, 0},
   };
   (void)state;
   for (size_t n = 0; n < sizeof(table) / sizeof(table[0]); n++) {
@@ -320,11 +357,16 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_decode_every_pattern), cmocka_unit_test(test_known_values),
-      cmocka_unit_test(test_round_trip),           cmocka_unit_test(test_encode_ties),
-      cmocka_unit_test(test_encode_random),        cmocka_unit_test(test_encode_special),
-      cmocka_unit_test(test_f32),                  cmocka_unit_test(test_integers),
-      cmocka_unit_test(test_nibbles),              cmocka_unit_test(test_unaligned),
+      cmocka_unit_test(test_decode_every_pattern),
+      cmocka_unit_test(test_known_values),
+      cmocka_unit_test(test_round_trip),
+      cmocka_unit_test(test_encode_ties),
+      cmocka_unit_test(test_encode_random),
+      cmocka_unit_test(test_encode_special),
+      cmocka_unit_test(test_f32),
+      cmocka_unit_test(test_integers),
+      cmocka_unit_test(test_nibbles),
+      cmocka_unit_test(test_unaligned),
       cmocka_unit_test(test_names),
   };
   const char *text = getenv("TESSERA_TEST_SEED");

@@ -23,7 +23,8 @@ static void test_philox_known_answers(void **state) { /* Random123's kat_vectors
 }
 
 static void test_two_by_two(void **state) {
-  static const float q[4] = {1.0f, 0.0f, 0.0f, 2.0f}, k[4] = {1.0f, 0.0f, 3.0f, -1.0f}, v[4] = {1.0f, 10.0f, 5.0f, 20.0f};
+  static const float q[4] = {1.0f, 0.0f, 0.0f, 2.0f}, k[4] = {1.0f, 0.0f, 3.0f, -1.0f},
+                     v[4] = {1.0f, 10.0f, 5.0f, 20.0f};
   const double e2 = exp(-2.0); /* rows of s: 1, 3 and 0, -2: weights e^-2 : 1 and 1 : e^-2 */
   (void)state;
   case_init(&c1, 1, 2, 2, 1, 1, 2, 2);
@@ -484,17 +485,28 @@ static void test_no_sequences(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_philox_known_answers), cmocka_unit_test(test_two_by_two),
-      cmocka_unit_test(test_order_of_operations),  cmocka_unit_test(test_alibi),
-      cmocka_unit_test(test_heads_share_keys),     cmocka_unit_test(test_position_masks),
-      cmocka_unit_test(test_tensor_masks),         cmocka_unit_test(test_flashmask),
-      cmocka_unit_test(test_flashmask_of_kv_heads), cmocka_unit_test(test_bit_mask_of_sequences),
-      cmocka_unit_test(test_blocks),               cmocka_unit_test(test_bias_that_masks),
-      cmocka_unit_test(test_mask_expression),      cmocka_unit_test(test_shift_invariance),
-      cmocka_unit_test(test_permutation_of_keys),  cmocka_unit_test(test_rows_and_strides),
-      cmocka_unit_test(test_packed_equals_dense),  cmocka_unit_test(test_empty_rows),
-      cmocka_unit_test(test_sink),                 cmocka_unit_test(test_nan_rule),
-      cmocka_unit_test(test_large_logits),         cmocka_unit_test(test_no_sequences),
+      cmocka_unit_test(test_philox_known_answers),
+      cmocka_unit_test(test_two_by_two),
+      cmocka_unit_test(test_order_of_operations),
+      cmocka_unit_test(test_alibi),
+      cmocka_unit_test(test_heads_share_keys),
+      cmocka_unit_test(test_position_masks),
+      cmocka_unit_test(test_tensor_masks),
+      cmocka_unit_test(test_flashmask),
+      cmocka_unit_test(test_flashmask_of_kv_heads),
+      cmocka_unit_test(test_bit_mask_of_sequences),
+      cmocka_unit_test(test_blocks),
+      cmocka_unit_test(test_bias_that_masks),
+      cmocka_unit_test(test_mask_expression),
+      cmocka_unit_test(test_shift_invariance),
+      cmocka_unit_test(test_permutation_of_keys),
+      cmocka_unit_test(test_rows_and_strides),
+      cmocka_unit_test(test_packed_equals_dense),
+      cmocka_unit_test(test_empty_rows),
+      cmocka_unit_test(test_sink),
+      cmocka_unit_test(test_nan_rule),
+      cmocka_unit_test(test_large_logits),
+      cmocka_unit_test(test_no_sequences),
   };
   case_seed();
   return cmocka_run_group_tests_name("reference", tests, NULL, NULL);

@@ -204,9 +204,9 @@ static tsr_append_desc ad;
 static tsr_append_args aa;
 
 #define APPEND_GIVE(name, layout, memory) \
-  do { \
-    ad.name = layout; \
-    aa.name = tsr_buffer_in(memory); \
+  do {                                    \
+    ad.name = layout;                     \
+    aa.name = tsr_buffer_in(memory);      \
   } while (0)
 
 static void append(void) {
@@ -311,7 +311,7 @@ static void test_rotary(void **state) {
       }
       memcpy(q, k_new, sizeof(q));
       append();
-      assert_memory_equal(q, cache + 4 * 2 * 8 * 2, sizeof(q)); /* the same rule for both */
+      assert_memory_equal(q, cache + 4 * 2 * 8 * 2, sizeof(q));           /* the same rule for both */
       assert_memory_equal(v_cache + 4 * 2 * 8 * 2, k_new, sizeof(k_new)); /* v is never turned */
       for (int64_t n = 0; n < 48; n++) {
         const int64_t t = n / 16, c = n % 8, pair = flags != 0 ? c / 2 : c % 2, second = flags != 0 ? c % 2 : c / 2;
@@ -322,7 +322,8 @@ static void test_rotary(void **state) {
           assert_memory_equal(q + 2 * n, k_new + 2 * n, 2);
           continue;
         }
-        const float x = (float)tsr_decode(TSR_BF16, k_new, at + x_at), y = (float)tsr_decode(TSR_BF16, k_new, at + y_at);
+        const float x = (float)tsr_decode(TSR_BF16, k_new, at + x_at),
+                    y = (float)tsr_decode(TSR_BF16, k_new, at + y_at);
         const float cs = cos_sin[0][angle * 2 + pair], sn = cos_sin[1][angle * 2 + pair];
         const volatile float a = second ? x * sn : x * cs, b = second ? y * cs : y * sn;
         tsr_encode(TSR_BF16, want, 0, (double)(second ? a + b : a - b));

@@ -222,9 +222,9 @@ static void test_mask_and_minus_infinity(void **state) {
 }
 
 static void test_malformed(void **state) {
-  static const char *const texts[] = {"",        "1 +",     "(1",       "1)",      "1 2",      "aux0[1",  "aux2[0]", "unknown",
-                                      "exp()",   "exp(1,2)", "min(1)", "1 ? 2",   "a = 1",    "1.5 % 2", "aux0[0.5, 0]",
-                                      "score 1", "1 $ 2",   "&& 1",    "exp 1",   "aux0"};
+  static const char *const texts[] = {
+      "",       "1 +",   "(1",    "1)",      "1 2",          "aux0[1",  "aux2[0]", "unknown", "exp()", "exp(1,2)",
+      "min(1)", "1 ? 2", "a = 1", "1.5 % 2", "aux0[0.5, 0]", "score 1", "1 $ 2",   "&& 1",    "exp 1", "aux0"};
   tsr_error err;
   (void)state;
   for (size_t n = 0; n < sizeof(texts) / sizeof(texts[0]); n++) {

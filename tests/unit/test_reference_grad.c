@@ -84,9 +84,9 @@ static uint64_t seed_of_run(void) {
 
 /* ---- Problems -------------------------------------------------------------------------------- */
 
-#define GIVE(p, name, layout, memory) \
-  do { \
-    (p)->desc.name = layout; \
+#define GIVE(p, name, layout, memory)       \
+  do {                                      \
+    (p)->desc.name = layout;                \
     (p)->args.name = tsr_buffer_in(memory); \
   } while (0)
 
@@ -470,9 +470,9 @@ static void test_plain(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_each_feature), cmocka_unit_test(test_pairs_that_meet),
+      cmocka_unit_test(test_each_feature),        cmocka_unit_test(test_pairs_that_meet),
       cmocka_unit_test(test_random_combinations), cmocka_unit_test(test_given_forward),
-      cmocka_unit_test(test_extent_of_dbias), cmocka_unit_test(test_plain),
+      cmocka_unit_test(test_extent_of_dbias),     cmocka_unit_test(test_plain),
   };
   rng_state = seed_of_run();
   return cmocka_run_group_tests_name("reference_grad", tests, NULL, NULL);
