@@ -184,8 +184,9 @@ static const char *format_ratio(term_number out, double ratio) {
   return out;
 }
 
+/* The system's account of resident pages lags by some; the workspace is certain. */
 static double extra_bytes(const bench_point *p) {
-  return (double)(p->peak_bytes >= 0 ? p->peak_bytes : p->workspace_bytes);
+  return (double)(p->peak_bytes > p->workspace_bytes ? p->peak_bytes : p->workspace_bytes);
 }
 
 static double standard_bytes(const bench_point *p) {

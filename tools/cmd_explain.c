@@ -200,11 +200,11 @@ static int explain(tool_options *options) {
 const tool_command command_explain = {
     "explain",
     "the plan of a problem: variant, refusals, tiles, launches, predicted bytes",
-    "[sizes or files] [options]",
+    "[FILE.safetensors | --q Q --k K --v V | sizes] [options]",
     "Plans a problem without running it and says which kernel variant would run, why the others would not, and what it\n"
     "costs: tiles, launches, splits, workspace, FLOPs, and the bytes an IO model predicts beside the least possible.\n",
     "  tessera explain --seqlen 8192 --heads 32 --heads-kv 8 --head-dim 128 --causal\n"
     "  tessera explain --seqlen-q 1 --seqlen-k 32768 --heads 32 --heads-kv 8 --dtype bf16\n"
-    "  tessera explain -i layer.safetensors --causal --backward --json\n",
+    "  tessera explain layer.safetensors --causal --backward --json\n",
     OPTION_GROUP_GENERAL | OPTION_GROUP_DEVICE | OPTION_GROUP_SHAPE | OPTION_GROUP_ATTENTION | OPTION_GROUP_INPUT,
     explain};

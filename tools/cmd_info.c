@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "report.h"
+#include "support_table.h"
 #include "tessera/cpu.h"
 
 static const char *const op_names[] = {"forward", "backward", "append", "merge"};
@@ -122,6 +123,11 @@ static int info(tool_options *options) {
   tsr_status status = engine_open(&engine, options, "", NULL, &err);
   if (status != TSR_OK)
     return tool_fail(options, &err);
+  if (options->support && !w) {
+    status = support_show(engine.context, NULL, &err);
+    engine_close(&engine);
+    return status == TSR_OK ? TOOL_OK : tool_fail(options, &err);
+  }
   if (w) {
     json_open(w, NULL, '{');
     json_put_string(w, "command", "info");
@@ -137,6 +143,10 @@ static int info(tool_options *options) {
   }
   for (int32_t i = 0; i < tsr_backend_count(engine.context) && status == TSR_OK; i++)
     status = show_backend(options, engine.context, i, w, &err);
+  if (w)
+    json_close(w, ']');
+  if (w && options->support && status == TSR_OK)
+    status = support_show(engine.context, w, &err);
   engine_close(&engine);
   if (status != TSR_OK) {
     text_free(&out);
@@ -144,7 +154,6 @@ static int info(tool_options *options) {
   }
   if (!w)
     return TOOL_OK;
-  json_close(w, ']');
   json_put_int(w, "exit_code", TOOL_OK);
   json_close(w, '}');
   return report_print_json(&out);
@@ -157,6 +166,6 @@ const tool_command command_info = {
     "Lists the back ends of this build, why one cannot be used, and the kernel variants of each device, best first.\n",
     "  tessera info\n"
     "  tessera info --json\n"
-    "  tessera info --isa v3\n",
-    OPTION_GROUP_GENERAL | OPTION_GROUP_DEVICE,
+    "  tessera info --support\n",
+    OPTION_GROUP_GENERAL | OPTION_GROUP_DEVICE | OPTION_GROUP_INFO,
     info};

@@ -270,7 +270,7 @@ static int run(tool_options *options) {
   memset(&s, 0, sizeof(s));
   s.options = options;
   if (options->num_arguments > 0) {
-    fprintf(stderr, "tessera run: '%s' is no option (files are named: --q FILE, --input FILE)\n", options->arguments[0]);
+    fprintf(stderr, "tessera run: '%s' is no option (files: FILE.safetensors, or --q FILE.npy and so on)\n", options->arguments[0]);
     return TOOL_USAGE;
   }
   if (options->given && !options->check && !options->expect) {
@@ -301,7 +301,7 @@ static int run(tool_options *options) {
 const tool_command command_run = {
     "run",
     "attention on .npy or .safetensors files, checked against the oracle",
-    "[--q Q --k K --v V | -i FILE.safetensors | sizes] [options] [-o FILE]",
+    "[FILE.safetensors | --q Q --k K --v V | sizes] [options] [-o FILE]",
     "Computes attention, or its gradients with --backward, on tensors from files or on random ones.\n"
     "With --check every value is compared with a float64 oracle that shares no code with the kernels, under\n"
     "the tolerance rule (per sequence and head: max error <= 2 x that of a plain computation in the same element\n"
@@ -309,8 +309,8 @@ const tool_command command_run = {
     "run and its checks succeeded.\n",
     "  tessera run --seqlen 2048 --heads 8 --heads-kv 2 --dtype bf16 --causal --check\n"
     "  tessera run --q q.npy --k k.npy --v v.npy --window 256,0 -o o.npy --save-lse lse.npy\n"
-    "  tessera run -i layer.safetensors --use-metadata --expect self --check\n"
-    "  tessera run -i layer.safetensors --causal --backward -o grads.safetensors\n"
+    "  tessera run layer.safetensors --use-metadata --expect self --check\n"
+    "  tessera run layer.safetensors --causal --backward -o grads.safetensors\n"
     "  tessera run --cu-seqlens-q 0,300,512 --cu-seqlens-k 0,300,512 --causal --check\n"
     "  tessera run --seqlen 512 --score-expr 'score + slope * (j - i)' --scalar slope=0.1 --causal\n",
     OPTION_GROUP_GENERAL | OPTION_GROUP_DEVICE | OPTION_GROUP_SHAPE | OPTION_GROUP_ATTENTION | OPTION_GROUP_INPUT |

@@ -37,7 +37,8 @@ typedef struct long_result {
 static void print_long(const demo_state *demo, const long_result *r) {
   const tool_term *t = &demo->options->term;
   const verify_result *o = &r->verified.results[0];
-  const double extra = (double)(r->peak_bytes >= 0 ? r->peak_bytes : r->report.plan.workspace_bytes);
+  const int64_t workspace = r->report.plan.workspace_bytes; /* certain; the account of resident pages lags by some */
+  const double extra = (double)(r->peak_bytes > workspace ? r->peak_bytes : workspace);
   term_number a, b;
   printf("  visible pairs    %s\n", format_count(a, r->pairs));
   printf("  time             %s%s%s, %s\n", term_style(t, STYLE_BOLD), format_seconds(a, r->report.seconds),

@@ -27,7 +27,6 @@ static const gaze gazes[] = {
 enum { NUM_GAZES = sizeof(gazes) / sizeof(gazes[0]) };
 
 typedef struct recording {
-  const char *file; /* name without folder */
   char path[512];
   tool_options options;
   tool_problem problem;
@@ -195,7 +194,7 @@ static const char *heat(double weight) {
 static void draw_text(const recording *r, const gaze *g, const double *weight) {
   const tool_term *t = &r->options.term;
   const int64_t last = r->problem.forward.flags & TSR_CAUSAL ? g->row : r->problem.max_seqlen_k - 1;
-  const int64_t columns = t->columns < 100 ? t->columns - 4 : 96;
+  const int64_t columns = t->columns < 96 ? t->columns - 8 : 88;
   int64_t column = 0;
   const json_value *v = r->tokens.root->first;
   printf("    ");
@@ -205,7 +204,7 @@ static void draw_text(const recording *r, const gaze *g, const double *weight) {
     if (!t->color && weight[j] >= 0.02)
       snprintf(share, sizeof(share), "[%.0f%%]", 100 * weight[j]);
     const int64_t width = width_of(token) + (int64_t)strlen(share);
-    if (*token == '\n' || (column > 0 && column + width > columns)) {
+    if (*token == '\n' || (column > 0 && column + width > columns + (*token == ' ' ? 0 : 12))) {
       printf("\n    ");
       column = 0;
     }
@@ -235,7 +234,7 @@ static void show_gaze(const recording *r, const gaze *g, json_writer *w, int pri
   json_put_string(w, "word", token_at(r, g->row));
   json_open(w, "looks_at", '[');
   if (print) {
-    printf("  head %lld at %s\"%s\"%s (word %lld)  %s%s%s\n", (long long)g->head, term_style(t, STYLE_BOLD),
+    printf("  head %lld at %s\"%s\"%s (token %lld)  %s%s%s\n", (long long)g->head, term_style(t, STYLE_BOLD),
            token_at(r, g->row), term_style(t, STYLE_RESET), (long long)g->row, term_style(t, STYLE_DIM), g->remark,
            term_style(t, STYLE_RESET));
     printf("    looks at");
@@ -285,7 +284,6 @@ static void print_recording(const recording *r) {
 static tsr_status show_recording(demo_state *demo, const char *name, tsr_error *err) {
   recording r;
   memset(&r, 0, sizeof(r));
-  r.file = name;
   snprintf(r.path, sizeof(r.path), "%.250s/%.250s", demo->data, name);
   const tsr_status status = load_and_check(demo, &r, err);
   if (status == TSR_OK) {

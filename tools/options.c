@@ -45,6 +45,8 @@ static const option_row rows[] = {
     TEXT("color", 0, GENERAL, color, "WHEN", "auto (default), always or never; NO_COLOR is honoured"),
     {"help", "", 'h', KIND_FLAG, OPTION_GROUP_GENERAL, AT(help), 0, 0, NULL, "this text"},
 
+    FLAG("support", INFO, support, "the support table in Markdown, from the variant tables"),
+
     TEXT("device", 0, DEVICE, device, "NAME", "device, e.g. cpu or cuda:0 (default: TESSERA_DEVICE, else the best)"),
     TEXT("variant", 0, DEVICE, variant, "NAME", "force a kernel variant (`tessera info` lists them)"),
     TEXT("isa", 0, DEVICE, isa, "LEVEL", "highest CPU instruction set: x86-64, v3, v4"),
@@ -239,6 +241,15 @@ int options_parse(tool_options *options, const tool_command *command, int argc, 
   }
   options->num_arguments = argc - optind;
   options->arguments = argv + optind;
+  static const char suffix[] = ".safetensors";
+  const char *operand = options->num_arguments > 0 ? options->arguments[0] : "";
+  const size_t length = strlen(operand);
+  if ((command->groups & OPTION_GROUP_INPUT) && !options->input && length > strlen(suffix) &&
+      strcmp(operand + length - strlen(suffix), suffix) == 0) { /* --input may be left out */
+    options->input = operand;
+    options->num_arguments--;
+    options->arguments++;
+  }
   return check_words(options);
 }
 
@@ -305,6 +316,7 @@ static const struct {
               {OPTION_GROUP_CHECK, "Checks"},
               {OPTION_GROUP_BENCH, "Measuring"},
               {OPTION_GROUP_DEMO, "The demonstration"},
+              {OPTION_GROUP_INFO, "What is listed"},
               {OPTION_GROUP_DEVICE, "Where and how"},
               {OPTION_GROUP_GENERAL, "General"}};
 

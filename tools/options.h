@@ -20,7 +20,8 @@ enum {
   OPTION_GROUP_CHECK = 64,
   OPTION_GROUP_BENCH = 128,
   OPTION_GROUP_SVG = 256,
-  OPTION_GROUP_DEMO = 512
+  OPTION_GROUP_DEMO = 512,
+  OPTION_GROUP_INFO = 1024
 };
 
 enum { OPTION_MAX_LIST = 16 };
@@ -47,7 +48,7 @@ typedef struct tool_options {
   char **arguments;
 
   /* general */
-  int32_t json, quiet, help;
+  int32_t json, quiet, help, support;
   const char *color;
 
   /* device */
