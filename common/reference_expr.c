@@ -24,7 +24,7 @@ typedef enum func {
   F_ABS,
   F_FLOOR,
   F_FLOAT,
-  F_INT, /* one argument */
+  F_INT, /* up to here one argument, below two */
   F_MIN,
   F_MAX,
   F_POW
