@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The suites. */
+#include "../conformance.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runner.h"
+
+enum { QUICK_RANDOM = 120, FULL_RANDOM = 4000, QUICK_GRID_PART = 60 };
+
+static void count_case(void *user, const conf_case *c) {
+  (void)c;
+  ++*(int64_t *)user;
+}
+
+static void run_one(void *user, const conf_case *c) {
+  conf_run_case(user, c);
+}
+
+/* The suite's cases, to whoever wants them. */
+static void each_case(const conf_runner *r, uint64_t seed, conf_each *each, void *user) {
+  const int full = r->options->suite == TSR_CONFORMANCE_FULL;
+  const int64_t random = r->options->random_cases > 0    ? r->options->random_cases
+                         : r->options->random_cases < 0 ? 0
+                         : full                          ? FULL_RANDOM
+                                                         : QUICK_RANDOM;
+  for (int op = 0; op < 2; op++) {
+    conf_cover_items(&r->rules, op, seed, each, user);
+    conf_cover_pairs(&r->rules, op, seed, each, user);
+  }
+  conf_grids(seed, full ? 1 : QUICK_GRID_PART, each, user);
+  conf_cover_random(&r->rules, seed, random, full ? 4e7 : 2e6, each, user);
+}
+
+static void run_suite(conf_runner *r, uint64_t seed) {
+  each_case(r, seed, count_case, &r->total);
+  conf_support_check(r, seed);
+  each_case(r, seed, run_one, r);
+  if (r->options->pairwise != NULL) {
+    conf_numpy_cases(r, r->options->pairwise);
+  }
+  conf_cache_ops(r, seed);
+  if (!r->options->properties_off) {
+    conf_properties(r, seed);
+  }
+}
+
+static int run_line(conf_runner *r, const char *line) {
+  conf_case c;
+  char why[200];
+  if (conf_case_parse(line, &c, why, sizeof(why)) != 0) {
+    snprintf(r->result->failures[0].what, sizeof(r->result->failures[0].what), "%s", why);
+    r->result->num_failures = 1;
+    return -1;
+  }
+  snprintf(c.name, sizeof(c.name), "given");
+  r->total = 1;
+  conf_run_case(r, &c);
+  return 0;
+}
+
+static uint64_t clock_seed(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  conf_rng r = {(uint64_t)t.tv_sec * UINT64_C(1000000007) ^ (uint64_t)t.tv_nsec};
+  return (conf_next(&r) >> 33) + 1;
+}
+
+static int finish(const conf_runner *r) {
+  tsr_conformance_result *result = r->result;
+  result->seconds = conf_now() - r->begun;
+  if (r->options->report != NULL && tsr_conformance_report(result, r->options->report) != 0) {
+    const int n = result->num_failures < TSR_CONFORMANCE_MAX_FAILURES ? result->num_failures++ : 0;
+    memset(&result->failures[n], 0, sizeof(result->failures[n]));
+    snprintf(result->failures[n].what, sizeof(result->failures[n].what), "the report %.300s cannot be written",
+             r->options->report);
+    return 2;
+  }
+  return result->failed > 0 || result->passed == 0;
+}
+
+int tsr_conformance_run(const tsr_conformance_options *options, tsr_conformance_result *result) {
+  static const tsr_conformance_options defaults;
+  conf_runner *r = calloc(1, sizeof(*r));
+  int status = 2;
+  memset(result, 0, sizeof(*result));
+  if (r == NULL) {
+    snprintf(result->failures[0].what, sizeof(result->failures[0].what), "no memory");
+    result->num_failures = 1;
+    return 2;
+  }
+  r->options = options != NULL ? options : &defaults;
+  r->result = result;
+  r->begun = conf_now();
+  result->seed = r->options->seed != 0 ? r->options->seed : clock_seed();
+  conf_rules_init(&r->rules);
+  if (conf_targets_open(r) == 0) {
+    status = 0;
+    if (r->options->case_line != NULL) {
+      status = run_line(r, r->options->case_line) == 0 ? 0 : 2;
+    } else {
+      run_suite(r, result->seed);
+    }
+    status = status == 0 ? finish(r) : status;
+  }
+  conf_targets_close(r);
+  free(r);
+  return status;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Running cases on targets.
+ *   target.c      which devices, levels and variants there are
+ *   run_case.c    one case on all of them
+ *   cover.c       cases for every item and every pair of items
+ *   grids.c       the shape grids of other libraries' tests
+ *   properties.c  what takes more than one run: determinism, threads, forward then backward
+ *   invariance.c  what compares plans: batch invariance, workspace bounds
+ *   cache_ops.c   append and merge
+ *   numpy.c       the cases of tests/data/pairwise.bin
+ *   support.c     the support table
+ *   report.c      JSON
+ *   conformance.c the suites */
+#ifndef TSR_TESTS_CONFORMANCE_RUNNER_H
+#define TSR_TESTS_CONFORMANCE_RUNNER_H
+
+#include "../conformance.h"
+#include "truth.h"
+
+enum { CONF_MAX_TARGETS = TSR_CONFORMANCE_MAX_DEVICES, CONF_MAX_CONTEXTS = 8 };
+
+/* A device at a CPU level. */
+typedef struct conf_target {
+  tsr_context *context;
+  tsr_device *device;
+  char label[48]; /* "cpu:0 v3" */
+  char name[32];  /* "cpu:0" */
+  char backend[32];
+  char level[16];
+  int computes;
+  conf_set promised[2]; /* [op]: items that some variant takes by themselves */
+  tsr_conformance_device *stats;
+} conf_target;
+
+typedef struct conf_runner {
+  const tsr_conformance_options *options;
+  tsr_conformance_result *result;
+  conf_rules rules;
+  tsr_context *contexts[CONF_MAX_CONTEXTS];
+  int num_contexts;
+  conf_target targets[CONF_MAX_TARGETS];
+  int num_targets;
+  double begun;    /* seconds */
+  double deadline; /* of the run in progress; 0: none */
+  int64_t total;   /* cases of the suite */
+  int seconds_used_up;
+} conf_runner;
+
+double conf_now(void); /* seconds, monotonic */
+
+/* Opens all targets that the options choose; 0, or -1 with result->failures[0] filled. */
+int conf_targets_open(conf_runner *r);
+void conf_targets_close(conf_runner *r);
+/* A context like those of the targets: no environment, the watchdog, `threads` of them, at a level ("": highest). */
+tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context, tsr_error *err);
+
+/* Memory for a run, exactly as large and aligned as asked for, between guard bands, poisoned. */
+typedef struct conf_workspace {
+  unsigned char *raw, *data;
+  int64_t raw_bytes, bytes;
+} conf_workspace;
+int conf_workspace_make(conf_workspace *w, int64_t bytes, int64_t align, unsigned char poison);
+int conf_workspace_intact(const conf_workspace *w);
+void conf_workspace_free(conf_workspace *w);
+
+/* Counts a failure, keeps its texts, prints it. line: the case. */
+void conf_fail(conf_runner *r, conf_target *target, const char *variant, const char *line, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+void conf_pass(conf_runner *r, conf_target *target, double worst, const char *line);
+void conf_say(conf_runner *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* True if variants of that name are wanted. */
+int conf_wants_variant(const conf_runner *r, const char *variant);
+
+/* Runs a case wherever it can run. */
+void conf_run_case(conf_runner *r, const conf_case *c);
+/* One run of a problem's description with a variant forced ("": none) on a target: plan, workspace, run, workspace intact.
+ * Outputs are poisoned before. TSR_OK: *ran is the variant the plan names. Any other status: why filled. */
+tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *variant, conf_problem *p, char ran[48], char *why,
+                         size_t why_bytes);
+
+typedef void conf_each(void *user, const conf_case *c);
+/* Each item alone; then cases that cover every pair of items. op: of those cases. */
+void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
+void conf_cover_pairs(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
+void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, double max_work, conf_each *each, void *user);
+/* Halves lengths, batch and heads until the case is no more work than that. */
+void conf_case_limit(conf_case *c, double max_work);
+/* part: 1 of so many cases, spread evenly; 1: all. */
+void conf_grids(uint64_t seed, int part, conf_each *each, void *user);
+
+void conf_properties(conf_runner *r, uint64_t seed);
+void conf_invariance(conf_runner *r, uint64_t seed);
+/* A property's case line with this seed. NULL, with a failure counted, if it does not parse or there is no memory. */
+conf_problem *conf_property_problem(conf_runner *r, conf_target *target, const char *line, uint64_t seed);
+/* A copy of all outputs of a problem, one after another; NULL: no memory. Freed with free(). */
+unsigned char *conf_outputs_copy(const conf_problem *p);
+/* NULL if the outputs are bit for bit the copy, else the first tensor that is not. */
+const char *conf_outputs_differ(const conf_problem *p, const unsigned char *copy);
+void conf_cache_ops(conf_runner *r, uint64_t seed);
+void conf_numpy_cases(conf_runner *r, const char *path);
+
+/* Fills target->promised. */
+void conf_support_probe(conf_runner *r, conf_target *target);
+/* Forces and runs each "yes" of the support table, and asserts the reason of each "no". */
+void conf_support_check(conf_runner *r, uint64_t seed);
+
+#endif

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The support table: each feature with a probe, a case whose description every device is asked about. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runner.h"
+
+/* Probes of a row are separated by '|'; the row is a yes if all are. Words as in a case's line. */
+typedef struct row {
+  const char *label, *forward, *backward; /* NULL: does not apply */
+} row;
+
+static const row rows[] = {
+    {"dense `[B,S,H,D]`, any strides", "layout_bshd|layout_bhsd|layout_padded|layout_interleaved|layout_broadcast",
+     "layout_bshd|layout_bhsd|layout_padded|layout_interleaved|layout_broadcast"},
+    {"packed sequences (`cu_seqlens`), on both sides or one", "q_packed kv_packed|q_packed|kv_packed",
+     "q_packed kv_packed|q_packed|kv_packed"},
+    {"used lengths (`seqlens`), empty sequences", "seqlens_q seqlens_k|seqlens_k zero_kv|seqlens_q zero_q",
+     "seqlens_q seqlens_k|seqlens_k zero_kv|seqlens_q zero_q"},
+    {"paged K/V: block table", "kv_table seqlens_k", "kv_table seqlens_k"},
+    {"paged K/V: CSR", "kv_csr", "kv_csr"},
+    {"f32", "f32", "f32"},
+    {"f16, bf16", "f16|bf16", "f16|bf16"},
+    {"fp8 Q, K and V (e4m3, e5m2)", "f8e4m3|f8e5m2|f8e4m3 scale_head q_descale", "f8e4m3"},
+    {"int8 K/V, scales of a tensor, head, token or group of channels",
+     "kv_i8 scale_tensor|kv_i8 scale_head|kv_i8 scale_token|kv_i8 scale_group|kv_i8 scale_full zeros", "kv_i8 scale_head"},
+    {"int4 K/V, the same scales",
+     "kv_u4 scale_tensor|kv_u4 scale_head|kv_u4 scale_token|kv_u4 scale_group|kv_u4 scale_full zeros", "kv_u4 scale_head"},
+    {"fp8 K/V under f32, f16 or bf16 Q", "kv_f8e4m3 scale_head|kv_f8e5m2 scale_token f16|kv_f8e4m3 scale_group bf16",
+     "kv_f8e4m3 scale_head"},
+    {"grouped queries, any group", "hq=10 hkv=2|hq=7 hkv=1|hq=71 hkv=1", "hq=10 hkv=2|hq=7 hkv=1|hq=71 hkv=1"},
+    {"head dimensions 1 to 576, D != Dv", "d=1 dv=1|d=576 dv=512|d=192 dv=128|d=21 dv=203",
+     "d=1 dv=1|d=576 dv=512|d=192 dv=128|d=21 dv=203"},
+    {"V inside K (MLA)", "v_in_k hkv=1 d=576 dv=512 bf16|v_in_k hkv=1 kv_table seqlens_k d=576 dv=512 bf16",
+     "v_in_k hkv=1 d=24 dv=16"},
+    {"causal, bottom-right or top-left", "causal|causal top_left", "causal|causal top_left"},
+    {"sliding window, sink tokens", "window|window_open|window sink_tokens", "window|window_open|window sink_tokens"},
+    {"chunks; prefix of a causal mask", "chunk|causal prefix", "chunk|causal prefix"},
+    {"boolean and bit masks", "mask_u8|mask_bit|mask_rows q_packed", "mask_u8|mask_bit|mask_rows q_packed"},
+    {"segment ids", "segments", "segments"},
+    {"FlashMask", "fm_c1 causal|fm_c2 causal|fm_n2|fm_n4", "fm_c1 causal|fm_c2 causal|fm_n2|fm_n4"},
+    {"block-sparse", "blocks|blocks_shared", "blocks|blocks_shared"},
+    {"mask expressions", "mexpr_int|mexpr_scalar|mexpr_aux|mexpr_cond", "mexpr_int|mexpr_scalar|mexpr_aux|mexpr_cond"},
+    {"soft cap", "softcap", "softcap"},
+    {"ALiBi", "alibi|alibi_b", "alibi|alibi_b"},
+    {"bias (f32, f16, bf16, broadcast)", "bias_f32|bias_f16|bias_bf16|bias_f32 bias_b1 bias_q1",
+     "bias_f32|bias_f16|bias_bf16|bias_f32 bias_b1 bias_q1"},
+    {"attention sinks", "sink", "sink"},
+    {"score expressions", "score_simple|score_scalar|score_aux|score_cond", "score_simple|score_scalar|score_aux|score_cond"},
+    {"dropout", "dropout|dropout rng_state|dropout dropout_mask", "dropout|dropout rng_state"},
+    {"LSE, largest score", "max_s|no_lse", NULL},
+    {"split KV, 1 to 256 splits", "splits=1|splits=5|splits=256", NULL},
+    {"deterministic", "deterministic", "deterministic"},
+    {"batch-invariant", "batch_invariant", "batch_invariant"},
+    {"gradients of Q, K, V in f32", NULL, "grads_f32 f16|grads_f32 bf16"},
+    {"gradients of bias and sink, gradient into LSE", NULL, "dbias bias_f32|dsink sink|dlse"},
+};
+enum { ROWS = sizeof(rows) / sizeof(rows[0]), TABLE_REASON = 200 };
+
+/* ---- Probes ---------------------------------------------------------------------------------------- */
+
+static int probe_case(int op, const char *words, int length, conf_case *c) {
+  char line[300], why[128];
+  snprintf(line, sizeof(line), "%s b=2 hq=4 hkv=2 sq=5 sk=9 d=8 dv=8 page=4 seed=3 %.*s", op == TSR_BACKWARD ? "bwd" : "fwd",
+           length, words);
+  return conf_case_parse(line, c, why, sizeof(why)) == 0;
+}
+
+/* Does some variant take it? 1, 0 with the reason, -1 with what went wrong. */
+static int ask(const conf_target *target, const conf_problem *p, char *reason, size_t bytes) {
+  tsr_verdict verdicts[64];
+  int32_t count = 64;
+  tsr_error err;
+  const tsr_status st = tsr_attention_verdicts(target->device, &p->desc, verdicts, &count, &err);
+  reason[0] = '\0';
+  if (st == TSR_UNSUPPORTED) { /* of no variant, whatever the device */
+    snprintf(reason, bytes, "%s", err.text);
+    return 0;
+  }
+  if (st != TSR_OK) {
+    snprintf(reason, bytes, "%s: %s", tsr_status_name(st), err.text);
+    return -1;
+  }
+  for (int32_t n = 0; n < count && n < 64; n++) {
+    if (verdicts[n].accepted) {
+      return 1;
+    }
+    snprintf(reason, bytes, "%s", verdicts[n].reason);
+  }
+  return 0;
+}
+
+void conf_support_probe(conf_runner *r, conf_target *target) {
+  for (int op = 0; op < 2; op++) {
+    for (int n = 0; n < CONF_ITEM_COUNT; n++) {
+      const conf_set all = conf_set_of_flags(0, 0);
+      conf_case c;
+      conf_problem *p;
+      char reason[512];
+      if (!probe_case(op, "", 0, &c)) {
+        continue;
+      }
+      memset(&c.items, 0, sizeof(c.items));
+      conf_add(&c.items, n);
+      if (!conf_set_close(&r->rules, &all, 0, &c.items)) {
+        continue;
+      }
+      c.kv_heads = conf_has(&c.items, CONF_v_in_k) ? 1 : c.kv_heads;
+      p = conf_problem_build(&c);
+      if (p != NULL && ask(target, p, reason, sizeof(reason)) == 1) {
+        conf_add(&target->promised[op], n);
+      }
+      conf_problem_free(p);
+    }
+  }
+}
+
+/* ---- Table ----------------------------------------------------------------------------------------- */
+
+typedef struct writer {
+  char *text;
+  size_t bytes, at;
+} writer;
+
+static void put(writer *w, const char *text) {
+  const size_t n = strlen(text);
+  if (w->at + n < w->bytes) {
+    memcpy(w->text + w->at, text, n + 1);
+  }
+  w->at += n;
+}
+
+static void put_cell(const conf_target *target, int op, const char *probes, writer *w) {
+  char reason[512] = "";
+  int yes = 1;
+  if (probes == NULL) {
+    put(w, " |");
+    return;
+  }
+  while (yes == 1 && *probes != '\0') {
+    const int length = (int)strcspn(probes, "|");
+    conf_case c;
+    conf_problem *p = probe_case(op, probes, length, &c) ? conf_problem_build(&c) : NULL;
+    yes = p == NULL ? -1 : ask(target, p, reason, sizeof(reason));
+    conf_problem_free(p);
+    probes += length + (probes[length] == '|');
+  }
+  reason[TABLE_REASON] = '\0';
+  put(w, yes == 1 ? " yes |" : yes == 0 ? " no: " : " invalid: ");
+  if (yes != 1) {
+    put(w, reason);
+    put(w, " |");
+  }
+}
+
+/* The first target of each back end speaks for it. */
+static int speaks(const conf_runner *r, int n) {
+  for (int m = 0; m < n; m++) {
+    if (strcmp(r->targets[m].backend, r->targets[n].backend) == 0) {
+      return 0;
+    }
+  }
+  return r->targets[n].computes;
+}
+
+static void put_table(const conf_runner *r, writer *w) {
+  put(w, "| feature |");
+  for (int n = 0; n < r->num_targets; n++) {
+    if (speaks(r, n)) {
+      put(w, " ");
+      put(w, r->targets[n].backend);
+      put(w, " forward | ");
+      put(w, r->targets[n].backend);
+      put(w, " backward |");
+    }
+  }
+  put(w, "\n|---|");
+  for (int n = 0; n < r->num_targets; n++) {
+    put(w, speaks(r, n) ? "---|---|" : "");
+  }
+  put(w, "\n");
+  for (int i = 0; i < ROWS; i++) {
+    put(w, "| ");
+    put(w, rows[i].label);
+    put(w, " |");
+    for (int n = 0; n < r->num_targets; n++) {
+      if (speaks(r, n)) {
+        put_cell(&r->targets[n], TSR_FORWARD, rows[i].forward, w);
+        put_cell(&r->targets[n], TSR_BACKWARD, rows[i].backward, w);
+      }
+    }
+    put(w, "\n");
+  }
+  put(w, "\nEvidence: a \"yes\" runs on the machine that made this table and agrees with the float64 oracle within the "
+         "tolerance rule, at every CPU level it has; each \"no\" is the answer that a plan gives, with that reason.");
+  for (int n = 0; n < r->num_targets; n++) {
+    if (!r->targets[n].computes) {
+      put(w, " `");
+      put(w, r->targets[n].backend);
+      put(w, "` records launches and computes nothing.");
+    }
+  }
+  put(w, "\n");
+}
+
+int tsr_conformance_support_table(char *text, size_t bytes) {
+  conf_runner *r = calloc(1, sizeof(*r));
+  tsr_conformance_result *result = calloc(1, sizeof(*result));
+  const tsr_conformance_options options = {0};
+  writer w = {text, bytes, 0};
+  int length = -1;
+  if (r != NULL && result != NULL) {
+    r->options = &options;
+    r->result = result;
+    conf_rules_init(&r->rules);
+    if (conf_targets_open(r) == 0) {
+      put_table(r, &w);
+      length = (int)w.at;
+    } else {
+      snprintf(text, bytes, "%s", result->failures[0].what);
+    }
+    conf_targets_close(r);
+  }
+  free(r);
+  free(result);
+  return length;
+}
+
+/* ---- Check ----------------------------------------------------------------------------------------- */
+
+/* A "no" is what a plan answers, with the reason of the table. */
+static void check_no(conf_runner *r, conf_target *target, const conf_case *c) {
+  char line[640], reason[512];
+  conf_problem *p = conf_problem_build(c);
+  tsr_plan *plan = NULL;
+  tsr_error err;
+  conf_case_print(c, line, sizeof(line));
+  if (p == NULL) {
+    conf_fail(r, target, "", line, "no memory");
+    return;
+  }
+  const int answer = ask(target, p, reason, sizeof(reason));
+  if (answer == -1) {
+    conf_fail(r, target, "", line, "the probe of a feature is no valid description: %s", reason);
+  } else if (answer == 0) {
+    const tsr_status st = tsr_plan_attention(target->device, &p->desc, &plan, &err);
+    if (st != TSR_UNSUPPORTED || reason[0] == '\0' || strstr(err.text, reason) == NULL) {
+      conf_fail(r, target, "", line, "the table says no (%s), a plan answers %s: %s", reason, tsr_status_name(st),
+                st == TSR_OK ? "" : err.text);
+    } else {
+      conf_pass(r, target, 0.0, line);
+    }
+    tsr_plan_destroy(plan);
+  }
+  conf_problem_free(p);
+}
+
+static void check_probe(conf_runner *r, const conf_case *c) {
+  char reason[512];
+  int yes = 0;
+  for (int n = 0; n < r->num_targets; n++) {
+    conf_problem *p = r->targets[n].computes ? conf_problem_build(c) : NULL;
+    if (p != NULL && ask(&r->targets[n], p, reason, sizeof(reason)) == 1) {
+      yes = 1;
+    } else if (p != NULL) {
+      check_no(r, &r->targets[n], c);
+    }
+    conf_problem_free(p);
+  }
+  if (yes) {
+    conf_run_case(r, c); /* forces and runs each variant that takes it */
+  }
+}
+
+void conf_support_check(conf_runner *r, uint64_t seed) {
+  for (int i = 0; i < ROWS; i++) {
+    for (int op = 0; op < 2; op++) {
+      const char *probes = op == TSR_BACKWARD ? rows[i].backward : rows[i].forward;
+      while (probes != NULL && *probes != '\0') {
+        const int length = (int)strcspn(probes, "|");
+        conf_case c;
+        if (!probe_case(op, probes, length, &c)) {
+          conf_fail(r, NULL, "", probes, "a probe of the support table does not parse");
+          return;
+        }
+        c.seed = seed >> 16;
+        snprintf(c.name, sizeof(c.name), "support %.50s", rows[i].label);
+        check_probe(r, &c);
+        probes += length + (probes[length] == '|');
+      }
+    }
+  }
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runner.h"
+#include "tessera/cpu.h"
+
+double conf_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- Contexts -------------------------------------------------------------------------------------- */
+
+/* The watchdog: a run or an oracle that goes on past its limit is ended, and fails as cancelled. */
+static int32_t past_deadline(void *user, int64_t done, int64_t total) {
+  const conf_runner *r = user;
+  (void)done;
+  (void)total;
+  return r->deadline != 0.0 && conf_now() > r->deadline;
+}
+
+tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context, tsr_error *err) {
+  tsr_context_params params = tsr_context_params_init();
+  params.flags = TSR_CONTEXT_IGNORE_ENV;
+  params.num_threads = threads;
+  params.should_stop = past_deadline;
+  params.user = r;
+  params.cpu_isa = level[0] != '\0' ? level : NULL;
+  return tsr_context_create(&params, context, err);
+}
+
+/* ---- Devices --------------------------------------------------------------------------------------- */
+
+static int fail_start(conf_runner *r, const char *what, const tsr_error *err) {
+  tsr_conformance_failure *f = &r->result->failures[0];
+  r->result->num_failures = 1;
+  snprintf(f->what, sizeof(f->what), "%s%s%s", what, err != NULL ? ": " : "", err != NULL ? err->text : "");
+  return -1;
+}
+
+static int has_prefix(const char *text, const char *prefix) {
+  return prefix == NULL || strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static int add_device(conf_runner *r, tsr_context *context, const char *backend, int index, const char *level) {
+  const int is_cpu = strcmp(backend, "cpu") == 0;
+  conf_target *t = &r->targets[r->num_targets];
+  tsr_device_info info;
+  tsr_error err;
+  memset(t, 0, sizeof(*t));
+  snprintf(t->name, sizeof(t->name), "%s:%d", backend, index);
+  if (!has_prefix(t->name, r->options->device)) {
+    return 0;
+  }
+  if (r->num_targets == CONF_MAX_TARGETS) {
+    return fail_start(r, "there are more devices than this suite has room for; choose one", NULL);
+  }
+  if (tsr_device_open(context, t->name, &t->device, &err) != TSR_OK) {
+    return fail_start(r, t->name, &err);
+  }
+  info.size = sizeof(info);
+  if (tsr_device_get(t->device, &info, &err) != TSR_OK) {
+    return fail_start(r, t->name, &err);
+  }
+  t->context = context;
+  t->computes = info.computes;
+  snprintf(t->backend, sizeof(t->backend), "%s", backend);
+  snprintf(t->level, sizeof(t->level), "%s", is_cpu ? level : "");
+  snprintf(t->label, sizeof(t->label), "%s:%d%s%s", backend, index, is_cpu ? " " : "", is_cpu ? level : "");
+  t->stats = &r->result->devices[r->num_targets];
+  snprintf(t->stats->name, sizeof(t->stats->name), "%s", t->label);
+  snprintf(t->stats->description, sizeof(t->stats->description), "%s", info.description);
+  t->stats->computes = info.computes;
+  r->num_targets++;
+  r->result->num_devices = r->num_targets;
+  return 0;
+}
+
+/* Devices of a context: the CPU at its level, others with the first context only. */
+static int add_devices(conf_runner *r, tsr_context *context, const char *level, int first) {
+  for (int32_t b = 0; b < tsr_backend_count(context); b++) {
+    tsr_backend_info info;
+    info.size = sizeof(info);
+    if (tsr_backend_get(context, b, &info, NULL) != TSR_OK) {
+      return fail_start(r, "a back end cannot be asked what it is", NULL);
+    }
+    for (int32_t n = 0; n < info.device_count; n++) {
+      if ((first || strcmp(info.name, "cpu") == 0) && add_device(r, context, info.name, n, level) != 0) {
+        return -1;
+      }
+    }
+  }
+  return 0;
+}
+
+int conf_targets_open(conf_runner *r) {
+  const char *levels = r->options->cpu_isa != NULL ? r->options->cpu_isa : tsr_cpu_levels();
+  int first = 1;
+  while (*levels != '\0' && r->num_contexts < CONF_MAX_CONTEXTS) {
+    const size_t length = strcspn(levels, " ");
+    char level[16] = "";
+    tsr_context *context = NULL;
+    tsr_error err;
+    memcpy(level, levels, length < sizeof(level) ? length : 0);
+    levels += length + strspn(levels + length, " ");
+    if (conf_context_create(r, level, r->options->num_threads, &context, &err) != TSR_OK) {
+      return fail_start(r, "no context", &err);
+    }
+    r->contexts[r->num_contexts++] = context;
+    if (add_devices(r, context, level, first) != 0) {
+      return -1;
+    }
+    first = 0;
+  }
+  for (int n = 0; n < r->num_targets; n++) {
+    if (r->targets[n].computes) {
+      conf_support_probe(r, &r->targets[n]);
+    }
+  }
+  return r->num_contexts > 0 ? 0 : fail_start(r, "the build has no CPU level", NULL);
+}
+
+void conf_targets_close(conf_runner *r) {
+  for (int n = 0; n < r->num_targets; n++) {
+    tsr_device_close(r->targets[n].device);
+  }
+  for (int n = 0; n < r->num_contexts; n++) {
+    tsr_context_destroy(r->contexts[n]);
+  }
+}
+
+int conf_wants_variant(const conf_runner *r, const char *variant) {
+  return r->options->variant == NULL || strcmp(r->options->variant, variant) == 0;
+}
+
+/* ---- Workspaces ------------------------------------------------------------------------------------ */
+
+enum { WORKSPACE_GUARD = 256 };
+
+int conf_workspace_make(conf_workspace *w, int64_t bytes, int64_t align, unsigned char poison) {
+  uintptr_t at;
+  memset(w, 0, sizeof(*w));
+  align = align < 64 ? 64 : align;
+  w->bytes = bytes;
+  w->raw_bytes = bytes + 3 * align + 2 * WORKSPACE_GUARD;
+  w->raw = malloc((size_t)w->raw_bytes);
+  if (w->raw == NULL) {
+    return 0;
+  }
+  at = ((uintptr_t)w->raw + WORKSPACE_GUARD + (uintptr_t)align - 1) & ~((uintptr_t)align - 1);
+  if ((at & (uintptr_t)align) == 0) { /* no better aligned than promised */
+    at += (uintptr_t)align;
+  }
+  w->data = w->raw + (at - (uintptr_t)w->raw);
+  memset(w->raw, 0x5c, (size_t)w->raw_bytes);
+  memset(w->data, poison, (size_t)bytes);
+  return 1;
+}
+
+int conf_workspace_intact(const conf_workspace *w) {
+  for (const unsigned char *b = w->raw; b < w->data; b++) {
+    if (*b != 0x5c) {
+      return 0;
+    }
+  }
+  for (const unsigned char *b = w->data + w->bytes; b < w->raw + w->raw_bytes; b++) {
+    if (*b != 0x5c) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
+void conf_workspace_free(conf_workspace *w) {
+  free(w->raw);
+  memset(w, 0, sizeof(*w));
+}
+
+/* ---- Results --------------------------------------------------------------------------------------- */
+
+void conf_say(conf_runner *r, const char *format, ...) {
+  char text[1400];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof(text), format, list);
+  va_end(list);
+  if (r->options->line != NULL) {
+    r->options->line(r->options->user, text);
+  } else {
+    printf("%s\n", text);
+    fflush(stdout);
+  }
+}
+
+void conf_fail(conf_runner *r, conf_target *target, const char *variant, const char *line, const char *format, ...) {
+  tsr_conformance_result *result = r->result;
+  tsr_conformance_failure f;
+  va_list list;
+  va_start(list, format);
+  vsnprintf(f.what, sizeof(f.what), format, list);
+  va_end(list);
+  snprintf(f.where, sizeof(f.where), "%s%s%s", target != NULL ? target->label : "the oracle", variant[0] != '\0' ? " " : "",
+           variant);
+  snprintf(f.line, sizeof(f.line), "%s", line);
+  result->runs++;
+  result->failed++;
+  if (target != NULL) {
+    target->stats->runs++;
+    target->stats->failed++;
+  }
+  if (result->num_failures < TSR_CONFORMANCE_MAX_FAILURES) {
+    result->failures[result->num_failures++] = f;
+  }
+  conf_say(r, "FAILED %s: %s\n       case: %s", f.where, f.what, f.line);
+}
+
+void conf_pass(conf_runner *r, conf_target *target, double worst, const char *line) {
+  r->result->runs++;
+  r->result->passed++;
+  target->stats->runs++;
+  target->stats->passed++;
+  target->stats->worst = worst > target->stats->worst ? worst : target->stats->worst;
+  if (worst > r->result->worst) {
+    r->result->worst = worst;
+    snprintf(r->result->worst_line, sizeof(r->result->worst_line), "%s", line);
+  }
+}
