@@ -170,7 +170,9 @@ static runs runs_of(const tsr_layout *l) {
   const int32_t bits = tsr_dtype_bits(l->dtype);
   runs r;
   int folded = 1;
-  r.run = bits < 8 ? (l->shape[3] * bits + 7) / 8 : bits / 8; /* sub-byte rows are contiguous */
+  r.run = bits == 1   ? (l->shape[3] + 7) / 8 /* sub-byte rows are contiguous */
+          : bits == 4 ? (l->shape[3] + 1) / 2
+                      : bits / 8;
   r.axes = 0;
   for (int a = 0; a < (bits < 8 ? 3 : 4); a++) {
     if (l->shape[a] > 1 && l->stride[a] > 0) {

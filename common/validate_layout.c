@@ -146,8 +146,11 @@ static tsr_status check_align(const tsr_layout *l, const char *field, tsr_error 
     return tsr__invalid(err, f.name, "is %lld, must be 0 or a power of two up to 4096", (long long)align);
   }
   for (int a = 0; align > tsr__element_bytes(l->dtype) && l->shape[3] > 1 && a < 3; a++) {
-    const int64_t bytes = l->dtype == TSR_U4 ? l->stride[a] / 2 : l->stride[a] * tsr__element_bytes(l->dtype);
-    if (l->shape[a] > 1 && bytes % align != 0) {
+    int64_t bytes = 0;
+    if (l->shape[a] > 1) { /* else the stride may be anything */
+      bytes = l->dtype == TSR_U4 ? l->stride[a] / 2 : l->stride[a] * tsr__element_bytes(l->dtype);
+    }
+    if (bytes % align != 0) {
       const tsr__field f = tsr__field_part(field, "align_bytes");
       return tsr__invalid(err, f.name, "is %lld, which stride[%d] = %lld (%lld bytes) does not keep", (long long)align,
                           a, (long long)l->stride[a], (long long)bytes);

@@ -250,10 +250,10 @@ static inline void base_fill(base_kind kind, const tsr__problem *p, tsr_run_args
       base_put(args, p, tables[i].slot, n, tables[i].value[n]);
     }
   }
-  for (int h = 0; tsr__problem_has(p, TSR_SLOT_block_indptr) && h < BASE_HQ; h++) {
+  for (int n = 0; tsr__problem_has(p, TSR_SLOT_block_indptr) && n < 4 * BASE_HQ; n++) {
     static const int64_t rows[4] = {0, 2, 3, 6};
-    for (int n = 0; n < 4; n++) {
-      base_put(args, p, TSR_SLOT_block_indptr, h * 4 + n, rows[n]);
+    if (n < tsr__layout_span_bytes(&p->desc.block_indptr) / 4) {
+      base_put(args, p, TSR_SLOT_block_indptr, n, rows[n % 4]);
     }
   }
   if (kind == BASE_MASKS) {
@@ -266,34 +266,83 @@ static inline void base_fill(base_kind kind, const tsr__problem *p, tsr_run_args
   }
 }
 
-/* Reads what kernels may read of an accepted run: every tensor by every mask and length rule, first and last channels.
- * The result only keeps the reads alive. */
-static inline uint64_t base_touch(const tsr__problem *p, const tsr__bound *bound) {
-  uint64_t sum = 0;
-  for (int64_t b = 0; b < bound->args.batch; b++) {
-    const tsr_seq seq = tsr_seq_load(&bound->args, &bound->ptrs, b);
-    for (int64_t j = 0; j < seq.kv_len; j++) {
-      const tsr_kv_pos at = tsr_kv_at(&bound->args, &bound->ptrs, &seq, j);
-      for (int s = TSR_SLOT_k; s <= TSR_SLOT_v; s++) {
-        const tsr_layout *l = tsr__slot_layout(&p->desc, s);
-        const int64_t h = (int64_t)(p->heads_kv - 1) * l->stride[2], c = (l->shape[3] - 1) * l->stride[3];
-        const int64_t index = at.b * l->stride[0] + at.s * l->stride[1] + h + c, bits = tsr_dtype_bits(l->dtype);
-        sum += ((const uint8_t *)bound->ptr[s])[(index * bits + bits - 1) / 8];
-      }
+/* ---- What kernels may touch -------------------------------------------------------------------- */
+
+/* Reads, or for outputs rewrites, the last byte of an element; axes of extent 1 broadcast. */
+static inline void base_element(const tsr__problem *p, const tsr__bound *bound, int slot, int64_t i0, int64_t i1,
+                                int64_t i2, int64_t i3) {
+  const tsr_layout *l = tsr__slot_layout(&p->desc, slot);
+  const int64_t i[4] = {i0, i1, i2, i3}, bits = tsr_dtype_bits(l->dtype);
+  volatile uint8_t *byte;
+  int64_t index = 0;
+  if (!tsr__problem_has(p, slot)) {
+    return;
+  }
+  for (int a = 0; a < 4; a++) {
+    if (i[a] < 0 || (i[a] >= l->shape[a] && l->shape[a] != 1)) {
+      abort(); /* the rules let a run use an element that the layout does not have */
     }
-    for (int64_t i = 0; i < seq.q_len; i++) {
-      const tsr_layout *l = &p->desc.q;
-      const int64_t index = seq.q_b * l->stride[0] + (seq.q_row0 + i) * l->stride[1] +
-                            (int64_t)(p->heads_q - 1) * l->stride[2] + (l->shape[3] - 1) * l->stride[3];
-      sum += ((const uint8_t *)bound->ptr[TSR_SLOT_q])[(index + 1) * (tsr_dtype_bits(l->dtype) / 8) - 1];
-      for (int64_t j = 0; j < seq.kv_len; j++) {
-        for (int32_t h = 0; h < p->heads_q; h++) {
-          sum += (uint64_t)tsr_mask_allow(&bound->args, &bound->ptrs, &seq, h, i, j);
-        }
+    index += i[a] * l->stride[a];
+  }
+  byte = (volatile uint8_t *)bound->ptr[slot] + (index * bits + bits - 1) / 8;
+  if (tsr__slots[slot].writes[p->desc.op]) {
+    *byte = 0;
+  } else {
+    (void)*byte;
+  }
+}
+
+static inline void base_touch_keys(const tsr__problem *p, const tsr__bound *bound, const tsr_seq *seq) {
+  static const int slots[] = {TSR_SLOT_k,       TSR_SLOT_v,      TSR_SLOT_k_scale, TSR_SLOT_k_zero,
+                              TSR_SLOT_v_scale, TSR_SLOT_v_zero, TSR_SLOT_dk,      TSR_SLOT_dv};
+  for (int64_t j = 0; j < seq->kv_len; j++) {
+    const tsr_kv_pos at = tsr_kv_at(&bound->args, &bound->ptrs, seq, j);
+    for (int h = 0; h < p->heads_kv; h++) {
+      for (size_t n = 0; n < sizeof(slots) / sizeof(slots[0]); n++) {
+        const int grouped = slots[n] >= TSR_SLOT_k_scale && slots[n] <= TSR_SLOT_v_zero;
+        const int of_v = slots[n] == TSR_SLOT_v || slots[n] == TSR_SLOT_dv || slots[n] == TSR_SLOT_v_scale ||
+                         slots[n] == TSR_SLOT_v_zero;
+        const int64_t last = (of_v ? p->head_dim_v : p->head_dim) - 1, group = of_v ? p->v_group : p->k_group;
+        base_element(p, bound, slots[n], at.b, at.s, h, 0);
+        base_element(p, bound, slots[n], at.b, at.s, h, !grouped ? last : group != 0 ? last / group : 0);
       }
     }
   }
-  return sum;
+}
+
+static inline void base_touch_row(const tsr__problem *p, const tsr__bound *bound, const tsr_seq *seq, int32_t h,
+                                  int64_t i) {
+  const int64_t row = seq->q_row0 + i;
+  base_element(p, bound, TSR_SLOT_q, seq->q_b, row, h, p->head_dim - 1);
+  base_element(p, bound, TSR_SLOT_dq, seq->q_b, row, h, p->head_dim - 1);
+  base_element(p, bound, TSR_SLOT_o, seq->q_b, row, h, p->head_dim_v - 1);
+  base_element(p, bound, TSR_SLOT_dout, seq->q_b, row, h, p->head_dim_v - 1);
+  base_element(p, bound, TSR_SLOT_lse, seq->q_b, h, row, 0);
+  base_element(p, bound, TSR_SLOT_dlse, seq->q_b, h, row, 0);
+  for (int64_t j = 0; j < seq->kv_len; j++) {
+    (void)tsr_mask_allow(&bound->args, &bound->ptrs, seq, h, i, j);
+    base_element(p, bound, TSR_SLOT_bias, seq->b, h, i, j);
+    base_element(p, bound, TSR_SLOT_dbias, seq->b, h, i, j);
+    base_element(p, bound, TSR_SLOT_dropout_mask, seq->b, h, i, j);
+  }
+}
+
+/* All that an accepted run lets kernels read and write. */
+static inline void base_touch(const tsr__problem *p, const tsr__bound *bound) {
+  for (int64_t b = 0; b < bound->args.batch; b++) {
+    const tsr_seq seq = tsr_seq_load(&bound->args, &bound->ptrs, b);
+    base_touch_keys(p, bound, &seq);
+    for (int32_t h = 0; h < p->heads_q; h++) {
+      base_element(p, bound, TSR_SLOT_alibi_slopes, b, h, 0, 0);
+      base_element(p, bound, TSR_SLOT_sink, h, 0, 0, 0);
+      base_element(p, bound, TSR_SLOT_dsink, h, 0, 0, 0);
+      base_element(p, bound, TSR_SLOT_max_s, h, 0, 0, 0);
+      base_element(p, bound, TSR_SLOT_q_descale, b, h / p->group, 0, 0);
+      for (int64_t i = 0; i < seq.q_len; i++) {
+        base_touch_row(p, bound, &seq, h, i);
+      }
+    }
+  }
 }
 
 #endif

@@ -1,66 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every rule of a description once: a valid base, what breaks it, and the answer. Included by test_problem.c alone. */
 
-enum { RULE_PATCHES = 4 };
+#include "desc_patch.h"
 
-/* A member of the description and its new value; or, with a dtype, a whole contiguous layout. bytes 0: none. */
-typedef struct rule_patch {
-  size_t at;
-  size_t bytes;
-  int64_t value;
-  tsr_dtype dtype;
-  int64_t shape[4];
-} rule_patch;
+enum { RULE_PATCHES = 4 };
 
 typedef struct rule {
   base_kind base;
-  rule_patch patch[RULE_PATCHES];
+  desc_patch patch[RULE_PATCHES];
   tsr_status status;
   const char *field;
 } rule;
 
-#define N32(member, value)                               \
-  {                                                      \
-    offsetof(tsr_attention_desc, member), 4, value, 0, { \
-      0, 0, 0, 0                                         \
-    }                                                    \
-  }
-#define N64(member, value)                               \
-  {                                                      \
-    offsetof(tsr_attention_desc, member), 8, value, 0, { \
-      0, 0, 0, 0                                         \
-    }                                                    \
-  }
-#define LAYOUT(member, dtype, ...)                                        \
-  {                                                                       \
-    offsetof(tsr_attention_desc, member), sizeof(tsr_layout), 0, dtype, { \
-      __VA_ARGS__                                                         \
-    }                                                                     \
-  }
-#define ABSENT(member)                                                             \
-  {                                                                                \
-    offsetof(tsr_attention_desc, member), sizeof(tsr_layout), 0, TSR_DTYPE_NONE, { \
-      0, 0, 0, 0                                                                   \
-    }                                                                              \
-  }
+#define N32(member, value) PATCH_32(tsr_attention_desc, member, value)
+#define N64(member, value) PATCH_64(tsr_attention_desc, member, value)
+#define LAYOUT(member, dtype, ...) PATCH_LAYOUT(tsr_attention_desc, member, dtype, __VA_ARGS__)
+#define ABSENT(member) PATCH_ABSENT(tsr_attention_desc, member)
 #define FLAGS(value) N64(flags, (int64_t)(value))
-
-static void rule_apply(tsr_attention_desc *d, const rule_patch *patch) {
-  char *at = (char *)d + patch->at;
-  if (patch->bytes == sizeof(tsr_layout)) {
-    const int64_t *s = patch->shape;
-    tsr_layout l = tsr_layout_dense(patch->dtype, s[0], s[1], s[2], s[3]);
-    if (patch->dtype == TSR_DTYPE_NONE) {
-      memset(&l, 0, sizeof(l));
-    }
-    memcpy(at, &l, sizeof(l));
-  } else if (patch->bytes == 4) {
-    const int32_t v = (int32_t)patch->value;
-    memcpy(at, &v, 4);
-  } else {
-    memcpy(at, &patch->value, 8);
-  }
-}
 
 static const rule rules[] = {
     /* switches */
