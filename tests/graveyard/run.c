@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices, levels, variants; plans and runs on them. */
+#include "frame.h"
+
+#include <sys/mman.h>
+
+enum { MAX_TARGETS = 32, GUARD_BYTES = 256 };
+
+/* ---- Targets --------------------------------------------------------------------------------- */
+
+static gy_target targets[MAX_TARGETS];
+static int num_targets;
+
+static void add_target(const char *device, const char *level) {
+  tsr_context_params params = tsr_context_params_init();
+  tsr_device_info info = {0};
+  tsr_error err;
+  gy_target *t = &targets[num_targets];
+  if (num_targets == MAX_TARGETS) {
+    gy_fail("more than %d devices", MAX_TARGETS);
+  }
+  params.flags = TSR_CONTEXT_IGNORE_ENV;
+  params.should_stop = gy_should_stop;
+  params.num_threads = 2;
+  params.cpu_isa = level;
+  info.size = sizeof(info);
+  if (tsr_context_create(&params, &t->context, &err) != TSR_OK ||
+      tsr_device_open(t->context, device, &t->device, &err) != TSR_OK ||
+      tsr_device_get(t->device, &info, &err) != TSR_OK) {
+    gy_fail("%s: %s %s", device, err.field, err.text);
+  }
+  if (!info.computes) {
+    tsr_device_close(t->device);
+    tsr_context_destroy(t->context);
+    return;
+  }
+  snprintf(t->name, sizeof(t->name), "%s%s%s", device, level != NULL ? " " : "", level != NULL ? level : "");
+  num_targets++;
+}
+
+/* The CPU once a level. */
+static void add_cpu(const char *device) {
+  char levels[128], *rest = levels;
+  snprintf(levels, sizeof(levels), "%s", tsr_cpu_levels());
+  for (char *level = strtok_r(levels, " ", &rest); level != NULL; level = strtok_r(NULL, " ", &rest)) {
+    add_target(device, level);
+  }
+}
+
+static void close_targets(void) {
+  for (int n = 0; n < num_targets; n++) {
+    tsr_device_close(targets[n].device);
+    tsr_context_destroy(targets[n].context);
+  }
+}
+
+const gy_target *gy_targets(int *count) {
+  tsr_context_params params = tsr_context_params_init();
+  tsr_context *context = NULL;
+  tsr_error err;
+  params.flags = TSR_CONTEXT_IGNORE_ENV;
+  if (num_targets == 0) {
+    if (tsr_context_create(&params, &context, &err) != TSR_OK) {
+      gy_fail("%s: %s", err.field, err.text);
+    }
+    for (int32_t n = 0; n < tsr_backend_count(context); n++) {
+      tsr_backend_info info = {0};
+      info.size = sizeof(info);
+      if (tsr_backend_get(context, n, &info, &err) != TSR_OK) {
+        gy_fail("back end %d: %s", (int)n, err.text);
+      }
+      for (int32_t d = 0; info.why_not == NULL && d < info.device_count; d++) {
+        char name[48];
+        snprintf(name, sizeof(name), "%.32s:%d", info.name, (int)d);
+        strcmp(info.name, "cpu") == 0 ? add_cpu(name) : add_target(name, NULL);
+      }
+    }
+    tsr_context_destroy(context);
+    atexit(close_targets);
+    if (num_targets == 0) {
+      gy_fail("no device computes");
+    }
+  }
+  *count = num_targets;
+  return targets;
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+static tsr_status make_plan(gy_problem *p, const gy_target *target, const char *variant, tsr_plan **plan, tsr_error *err) {
+  tsr_attention_desc desc = p->desc;
+  desc.variant = variant;
+  return tsr_plan_attention(target->device, &desc, plan, err);
+}
+
+/* Beyond this a workspace is mapped, so that only what is written takes memory, and only its beginning is poisoned. */
+static const int64_t large_bytes = INT64_C(1) << 30;
+
+static int64_t mapped_bytes(int64_t bytes) {
+  return (bytes + GUARD_BYTES + 4095) / 4096 * 4096;
+}
+
+static unsigned char *workspace_new(int64_t bytes, int64_t align) {
+  const size_t a = align < 64 ? 64 : (size_t)align;
+  void *w;
+  if (bytes > large_bytes) {
+    w = mmap(NULL, (size_t)mapped_bytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    w = w == MAP_FAILED ? NULL : w;
+  } else {
+    w = aligned_alloc(a, ((size_t)bytes + GUARD_BYTES + a - 1) / a * a);
+  }
+  if (w == NULL) {
+    gy_fail("no memory for a workspace of %lld bytes", (long long)bytes);
+  }
+  return w;
+}
+
+int gy_plan(gy_problem *p, const gy_target *target, const char *variant, gy_run *run) {
+  tsr_error err;
+  tsr_status st;
+  int64_t bytes = 0, align = 0;
+  memset(run, 0, sizeof(*run));
+  run->target = target;
+  run->variant = variant;
+  snprintf(gy_now.where, sizeof(gy_now.where), "%s %s", target->name, variant);
+  gy_forward_results(p);
+  st = make_plan(p, target, variant, &run->plan, &err);
+  if (st == TSR_UNSUPPORTED && err.text[0] != '\0') {
+    snprintf(gy_now.refusal, sizeof(gy_now.refusal), "%s", err.text);
+    return 0;
+  }
+  if (st != TSR_OK) {
+    gy_fail("plan: %s, %s %s", tsr_status_name(st), err.field, err.text);
+  }
+  run->info.size = sizeof(run->info);
+  if (tsr_plan_get(run->plan, &run->info, &err) != TSR_OK ||
+      tsr_plan_workspace(run->plan, &bytes, &align, &err) != TSR_OK) {
+    gy_fail("%s %s", err.field, err.text);
+  }
+  if (strcmp(run->info.variant, variant) != 0) {
+    gy_fail("variant %s was forced, %s was planned", variant, run->info.variant);
+  }
+  run->workspace = workspace_new(bytes, align);
+  return 1;
+}
+
+void gy_unplan(gy_run *run) {
+  if (run->info.workspace_bytes > large_bytes) {
+    munmap(run->workspace, (size_t)mapped_bytes(run->info.workspace_bytes));
+  } else {
+    free(run->workspace);
+  }
+  tsr_plan_destroy(run->plan);
+  memset(run, 0, sizeof(*run));
+}
+
+tsr_status gy_try(gy_problem *p, gy_run *run, tsr_error *err) {
+  const int64_t bytes = run->info.workspace_bytes;
+  tsr_run_args args = p->args;
+  tsr_status st;
+  snprintf(gy_now.where, sizeof(gy_now.where), "%s %s", run->target->name, run->variant);
+  memset(run->workspace, 0xff, (size_t)(bytes > large_bytes ? large_bytes / 64 : bytes));
+  memset(run->workspace + bytes, 0xff, GUARD_BYTES);
+  gy_poison(p);
+  gy_protect(p, 0);
+  args.workspace = tsr_buffer_out(bytes > 0 ? run->workspace : NULL);
+  args.workspace_bytes = bytes;
+  st = tsr_run_attention(run->plan, &args, err);
+  gy_protect(p, 1);
+  for (int64_t n = bytes; n < bytes + GUARD_BYTES; n++) {
+    if (run->workspace[n] != 0xff) {
+      gy_fail("byte %lld was written, the workspace has %lld", (long long)n, (long long)bytes);
+    }
+  }
+  return st;
+}
+
+void gy_go(gy_problem *p, gy_run *run) {
+  tsr_error err;
+  const tsr_status st = gy_try(p, run, &err);
+  if (st != TSR_OK) {
+    gy_fail("run: %s, %s %s", tsr_status_name(st), err.field, err.text);
+  }
+}
+
+int gy_each(gy_problem *p, gy_fn fn, void *user) {
+  const int32_t op = p->desc.op == TSR_BACKWARD ? TSR_OP_BACKWARD : TSR_OP_FORWARD;
+  int count, accepted = 0;
+  const gy_target *t = gy_targets(&count);
+  for (int n = 0; n < count; n++) {
+    const char *variant;
+    int here = 0;
+    for (int32_t v = 0; (variant = tsr_device_variant(t[n].device, op, v)) != NULL; v++) {
+      gy_run run;
+      if (gy_plan(p, &t[n], variant, &run)) {
+        fn(p, &run, user);
+        gy_unplan(&run);
+        here++;
+      }
+    }
+    if (here == 0 && !p->may_refuse) {
+      gy_fail("no variant accepts: %s", gy_now.refusal);
+    }
+    accepted += here;
+  }
+  return accepted;
+}
+
+/* ---- Checks ---------------------------------------------------------------------------------- */
+
+typedef struct check {
+  gy_fn also;
+  void *user;
+} check;
+
+static void check_run(gy_problem *p, gy_run *run, void *user) {
+  const check *c = user;
+  gy_go(p, run);
+  if (c->also != NULL) {
+    c->also(p, run, c->user);
+  }
+  gy_compare(p, run);
+}
+
+void gy_check_also(gy_problem *p, gy_fn also, void *user) {
+  check c = {also, user};
+  gy_each(p, check_run, &c);
+}
+
+void gy_check(gy_problem *p) {
+  gy_check_also(p, NULL, NULL);
+}
+
+void gy_check_free(gy_problem *p) {
+  gy_check(p);
+  gy_free(p);
+}
+
+void gy_refused(gy_problem *p, tsr_status status, const char *field) {
+  int count;
+  const gy_target *t = gy_targets(&count);
+  for (int n = 0; n < count; n++) {
+    gy_run run;
+    tsr_error err;
+    tsr_status st;
+    const char *variant = tsr_device_variant(t[n].device, p->desc.op == TSR_BACKWARD ? TSR_OP_BACKWARD : TSR_OP_FORWARD, 0);
+    memset(&run, 0, sizeof(run));
+    snprintf(gy_now.where, sizeof(gy_now.where), "%s", t[n].name);
+    gy_poison(p);
+    st = make_plan(p, &t[n], variant, &run.plan, &err);
+    if (st == TSR_OK) {
+      tsr_plan_destroy(run.plan);
+      if (!gy_plan(p, &t[n], variant, &run)) {
+        gy_fail("planned once, refused then");
+      }
+      st = gy_try(p, &run, &err);
+      gy_unplan(&run);
+    }
+    if (st != status || strncmp(err.field, field, strlen(field)) != 0 || err.text[0] == '\0') {
+      gy_fail("answer is %s, %s: \"%s\", expected %s, %s", tsr_status_name(st), st == TSR_OK ? "" : err.field,
+              st == TSR_OK ? "" : err.text, tsr_status_name(status), field);
+    }
+    gy_untouched(p, NULL);
+  }
+}
