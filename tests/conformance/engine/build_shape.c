@@ -11,12 +11,19 @@ static int has(const conf_problem *p, int item) {
 
 /* ---- Lengths --------------------------------------------------------------------------------- */
 
+/* Shortest length that is drawn. Backward: gradients of a sequence of a key or two cancel to nothing, which leaves rounding to be
+ * compared with rounding; empty ones come from zero_kv. */
+static int64_t least_length(const conf_problem *p, int64_t longest, int keys) {
+  const int64_t least = keys && p->c.op == TSR_BACKWARD ? 8 : 1;
+  return least < longest ? least : longest;
+}
+
 /* Slots of one side. varies: the arrangement has slots of different lengths; one sequence has the longest. */
-static void draw_slots(const conf_problem *p, conf_rng *r, int varies, int64_t longest, const int64_t *given,
+static void draw_slots(const conf_problem *p, conf_rng *r, int varies, int keys, int64_t longest, const int64_t *given,
                        int64_t *slot) {
   const int64_t which = conf_range(r, 0, p->c.batch - 1);
   for (int64_t b = 0; b < p->c.batch; b++) {
-    slot[b] = !varies || b == which ? longest : conf_range(r, longest > 0, longest);
+    slot[b] = !varies || b == which ? longest : conf_range(r, least_length(p, longest, keys), longest);
     if (varies && p->c.num_lens > 0) {
       slot[b] = given[b % p->c.num_lens];
     }
@@ -24,13 +31,13 @@ static void draw_slots(const conf_problem *p, conf_rng *r, int varies, int64_t l
 }
 
 /* Used lengths, given a length tensor. */
-static void draw_used(const conf_problem *p, conf_rng *r, int slots_given, const int64_t *given, const int64_t *slot,
-                      int64_t *len) {
+static void draw_used(const conf_problem *p, conf_rng *r, int slots_given, int keys, const int64_t *given,
+                      const int64_t *slot, int64_t *len) {
   const int64_t full = conf_range(r, 0, p->c.batch - 1);
   int64_t least = slot[0];
   for (int64_t b = 0; b < p->c.batch; b++) {
     least = slot[b] < least ? slot[b] : least;
-    len[b] = b == full ? slot[b] : conf_range(r, slot[b] > 0, slot[b]);
+    len[b] = b == full ? slot[b] : conf_range(r, least_length(p, slot[b], keys), slot[b]);
     if (!slots_given && p->c.num_lens > 0) {
       len[b] = given[b % p->c.num_lens];
     }
@@ -65,15 +72,15 @@ int conf_build_lengths(conf_problem *p) {
   if (p->c.batch == 0) {
     return 1;
   }
-  draw_slots(p, &rq, q_varies, p->c.seqlen_q, p->c.q_lens, p->slot_q);
-  draw_slots(p, &rk, k_varies, p->c.seqlen_k, p->c.kv_lens, p->slot_k);
+  draw_slots(p, &rq, q_varies, 0, p->c.seqlen_q, p->c.q_lens, p->slot_q);
+  draw_slots(p, &rk, k_varies, 1, p->c.seqlen_k, p->c.kv_lens, p->slot_k);
   memcpy(p->len_q, p->slot_q, n * sizeof(int64_t));
   memcpy(p->len_k, p->slot_k, n * sizeof(int64_t));
   if (has(p, CONF_seqlens_q)) {
-    draw_used(p, &rq, q_varies, p->c.q_lens, p->slot_q, p->len_q);
+    draw_used(p, &rq, q_varies, 0, p->c.q_lens, p->slot_q, p->len_q);
   }
   if (has(p, CONF_seqlens_k)) {
-    draw_used(p, &rk, k_varies, p->c.kv_lens, p->slot_k, p->len_k);
+    draw_used(p, &rk, k_varies, 1, p->c.kv_lens, p->slot_k, p->len_k);
   }
   if (has(p, CONF_zero_q)) {
     draw_empty(p, &rq, has(p, CONF_seqlens_q), p->slot_q, p->len_q);

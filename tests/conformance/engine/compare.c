@@ -8,20 +8,7 @@
 
 #include "truth.h"
 
-typedef struct group {
-  conf_score *score;
-  const conf_tensor *t;
-  const char *where; /* "b=1 h=2" */
-  double factor;
-  int is_lse;
-  double error, plain, ref;              /* largest */
-  double error_sq, plain_sq, ref_sq;     /* sums */
-  double at_got, at_ref;                 /* of the largest error */
-  int64_t at_row, at_col, n;
-  double excess; /* lse: largest of |error| - 2^-21 max(1, |lse|); the element of error and at_* is that one's */
-} group;
-
-static void fail(conf_score *score, double ratio, const char *text) {
+void conf_score_fail(conf_score *score, double ratio, const char *text) {
   if (score->ok) {
     snprintf(score->text, sizeof(score->text), "%s", text);
   }
@@ -37,7 +24,8 @@ static double largest(tsr_dtype dtype) {
   return dtype == TSR_F16 ? 65504.0 : dtype == TSR_BF16 ? 0x1.fep127 : 0x1.fffffep127;
 }
 
-static void begin(group *g, conf_score *score, const conf_tensor *t, double factor, int is_lse, const char *where) {
+void conf_group_begin(conf_group *g, conf_score *score, const conf_tensor *t, double factor, int is_lse,
+                      const char *where) {
   memset(g, 0, sizeof(*g));
   g->score = score;
   g->t = t;
@@ -46,11 +34,11 @@ static void begin(group *g, conf_score *score, const conf_tensor *t, double fact
   g->where = where;
 }
 
-static void wrong(group *g, int64_t row, int64_t col, double got, double want, const char *why) {
+void conf_group_wrong(conf_group *g, int64_t row, int64_t col, double got, double want, const char *why) {
   char text[300];
   snprintf(text, sizeof(text), "%s[%s row=%lld col=%lld] is %.9g, oracle %.9g: %s", g->t->name, g->where, (long long)row,
            (long long)col, got, want, why);
-  fail(g->score, (double)INFINITY, text);
+  conf_score_fail(g->score, (double)INFINITY, text);
 }
 
 /* Where the true result does not fit the type, the largest value and the infinity beyond it are the same. */
@@ -63,18 +51,18 @@ static double saturate(tsr_dtype dtype, double x, double ref) {
 }
 
 /* Values without a finite reference: 1 if settled. */
-static int special(group *g, int64_t row, int64_t col, double got, double ref) {
+static int special(conf_group *g, int64_t row, int64_t col, double got, double ref) {
   if (isfinite(ref)) {
     if (!isfinite(got)) {
-      wrong(g, row, col, got, ref, "must be finite");
+      conf_group_wrong(g, row, col, got, ref, "must be finite");
       return 1;
     }
     return 0;
   }
   if (g->is_lse && (isnan(ref) ? !isnan(got) : got != ref)) {
-    wrong(g, row, col, got, ref, "must be that");
+    conf_group_wrong(g, row, col, got, ref, "must be that");
   } else if (isfinite(got)) {
-    wrong(g, row, col, got, ref, "must not be finite");
+    conf_group_wrong(g, row, col, got, ref, "must not be finite");
   }
   return 1;
 }
@@ -83,7 +71,7 @@ static double lse_slack(double ref) {
   return 0x1p-21 * fmax(1.0, fabs(ref));
 }
 
-static void add(group *g, int64_t row, int64_t col, double got, double ref, double plain) {
+void conf_group_add(conf_group *g, int64_t row, int64_t col, double got, double ref, double plain) {
   const tsr_dtype dtype = g->t->layout.dtype;
   const double seen = saturate(dtype, got, ref), true_ref = saturate(dtype, ref, ref);
   double e, y, excess;
@@ -93,7 +81,7 @@ static void add(group *g, int64_t row, int64_t col, double got, double ref, doub
   e = fabs(seen - true_ref);
   y = fabs(saturate(dtype, plain, ref) - true_ref);
   if (!isfinite(y)) {
-    wrong(g, row, col, got, ref, "the plain mode has no finite value here, so there is no yardstick");
+    conf_group_wrong(g, row, col, got, ref, "the plain mode has no finite value here, so there is no yardstick");
     return;
   }
   excess = g->is_lse ? e - lse_slack(ref) : e;
@@ -113,7 +101,7 @@ static void add(group *g, int64_t row, int64_t col, double got, double ref, doub
   g->n++;
 }
 
-static void judge(group *g, double error, double limit, const char *what) {
+static void judge(conf_group *g, double error, double limit, const char *what) {
   char text[400];
   const double ratio = limit > 0 ? error / limit : error > 0 ? (double)INFINITY : 0.0;
   if (ratio > g->score->worst) {
@@ -126,10 +114,10 @@ static void judge(group *g, double error, double limit, const char *what) {
            "%s[%s]: %s error %.4g, allowed %.4g (plain's %.4g); largest at row=%lld col=%lld: %.9g, oracle %.9g", g->t->name,
            g->where, what, error, limit, strcmp(what, "rms") == 0 ? sqrt(g->plain_sq / (double)g->n) : g->plain,
            (long long)g->at_row, (long long)g->at_col, g->at_got, g->at_ref);
-  fail(g->score, ratio, text);
+  conf_score_fail(g->score, ratio, text);
 }
 
-static void end(group *g) {
+void conf_group_end(conf_group *g) {
   const double u = roundoff(g->t->layout.dtype), n = (double)(g->n > 0 ? g->n : 1);
   if (g->n == 0) {
     return;
@@ -155,20 +143,20 @@ static int zero_row(const double *row, int64_t n) {
 }
 
 /* Nothing contributes to an element: exactly zero. */
-static void want_zero(group *g, int64_t row, int64_t n, const double *got) {
+static void want_zero(conf_group *g, int64_t row, int64_t n, const double *got) {
   for (int64_t c = 0; c < n; c++) {
     if (got[c] != 0.0) {
-      wrong(g, row, c, got[c], 0.0, "must be exactly 0, as nothing contributes");
+      conf_group_wrong(g, row, c, got[c], 0.0, "must be exactly 0, as nothing contributes");
       return;
     }
   }
 }
 
 /* A NaN in q or in an allowed k: the whole row. */
-static void want_nan(group *g, int64_t row, int64_t n, const double *got) {
+static void want_nan(conf_group *g, int64_t row, int64_t n, const double *got) {
   for (int64_t c = 0; c < n; c++) {
     if (!isnan(got[c])) {
-      wrong(g, row, c, got[c], (double)NAN, "must be NaN with its whole row");
+      conf_group_wrong(g, row, c, got[c], (double)NAN, "must be NaN with its whole row");
       return;
     }
   }
@@ -191,16 +179,16 @@ static void compare_rows(const conf_problem *p, int id, const rows *x, double fa
     const int64_t len = x->by_key ? p->len_k[b] : p->len_q[b];
     for (int64_t h = 0; h < x->heads; h++) {
       char where[64];
-      group g;
+      conf_group g;
       snprintf(where, sizeof(where), "b=%lld h=%lld", (long long)b, (long long)h);
-      begin(&g, score, t, factor, 0, where);
+      conf_group_begin(&g, score, t, factor, 0, where);
       for (int64_t i = 0; i < len; i++) {
         int64_t i0, i1, at;
         x->by_key ? conf_locate_k(p, b, i, &i0, &i1) : conf_locate_q(p, b, i, &i0, &i1);
         at = ((i0 * slot_rows + i1) * x->heads + h) * x->channels;
         for (int64_t c = 0; c < x->channels; c++) {
           got[c] = conf_get(t, i0, i1, h, c);
-          add(&g, i, c, got[c], x->exact[at + c], x->plain[at + c]);
+          conf_group_add(&g, i, c, got[c], x->exact[at + c], x->plain[at + c]);
         }
         if (x->seen != NULL ? !x->seen[(b * x->heads + h) * longest + i]
                             : x->lse != NULL && zero_row(x->exact + at, x->channels)) {
@@ -210,7 +198,7 @@ static void compare_rows(const conf_problem *p, int id, const rows *x, double fa
           want_nan(&g, i, x->channels, got);
         }
       }
-      end(&g);
+      conf_group_end(&g);
     }
   }
 }
@@ -221,16 +209,16 @@ static void compare_lse(const conf_problem *p, const conf_truth *truth, conf_sco
   for (int64_t b = 0; b < p->c.batch; b++) {
     for (int64_t h = 0; h < p->c.q_heads; h++) {
       char where[64];
-      group g;
+      conf_group g;
       snprintf(where, sizeof(where), "b=%lld h=%lld", (long long)b, (long long)h);
-      begin(&g, score, t, 2.0, 1, where);
+      conf_group_begin(&g, score, t, 2.0, 1, where);
       for (int64_t i = 0; i < p->len_q[b]; i++) {
         int64_t i0, i1, at;
         conf_locate_q(p, b, i, &i0, &i1);
         at = (i0 * p->c.q_heads + h) * slot_rows + i1;
-        add(&g, i, 0, conf_get(t, i0, h, i1, 0), truth->exact.lse[at], truth->plain.lse[at]);
+        conf_group_add(&g, i, 0, conf_get(t, i0, h, i1, 0), truth->exact.lse[at], truth->plain.lse[at]);
       }
-      end(&g);
+      conf_group_end(&g);
     }
   }
 }
@@ -238,12 +226,12 @@ static void compare_lse(const conf_problem *p, const conf_truth *truth, conf_sco
 /* max_s, dsink: one number a head, one group. */
 static void compare_heads(const conf_problem *p, int id, const double *exact, const double *plain, double factor, int is_lse,
                           conf_score *score) {
-  group g;
-  begin(&g, score, &p->t[id], factor, is_lse, "all heads");
+  conf_group g;
+  conf_group_begin(&g, score, &p->t[id], factor, is_lse, "all heads");
   for (int64_t h = 0; h < p->c.q_heads; h++) {
-    add(&g, h, 0, conf_get(&p->t[id], h, 0, 0, 0), exact[h], plain[h]);
+    conf_group_add(&g, h, 0, conf_get(&p->t[id], h, 0, 0, 0), exact[h], plain[h]);
   }
-  end(&g);
+  conf_group_end(&g);
 }
 
 static void compare_dbias(const conf_problem *p, const conf_truth *truth, conf_score *score) {
@@ -253,9 +241,9 @@ static void compare_dbias(const conf_problem *p, const conf_truth *truth, conf_s
   for (int64_t b = 0; b < n[0]; b++) {
     for (int64_t h = 0; h < n[1]; h++) {
       char where[64];
-      group g;
+      conf_group g;
       snprintf(where, sizeof(where), "b=%lld h=%lld", (long long)b, (long long)h);
-      begin(&g, score, t, 3.0, 0, where);
+      conf_group_begin(&g, score, t, 3.0, 0, where);
       for (int64_t i = 0; i < n[2]; i++) {
         for (int64_t j = 0; j < n[3]; j++) {
           const int64_t at = ((b * n[1] + h) * n[2] + i) * n[3] + j;
@@ -264,13 +252,13 @@ static void compare_dbias(const conf_problem *p, const conf_truth *truth, conf_s
           if (!t->owned[byte - t->raw]) {
             continue;
           }
-          add(&g, i, j, got, truth->exact.dbias[at], truth->plain.dbias[at]);
+          conf_group_add(&g, i, j, got, truth->exact.dbias[at], truth->plain.dbias[at]);
           if (whole && (j >= p->len_k[b] || !conf_visible(p, b, h, i, j)) && got != 0.0) {
-            wrong(&g, i, j, got, 0.0, "must be exactly 0, as the pair is hidden");
+            conf_group_wrong(&g, i, j, got, 0.0, "must be exactly 0, as the pair is hidden");
           }
         }
       }
-      end(&g);
+      conf_group_end(&g);
     }
   }
 }
@@ -288,7 +276,7 @@ static void compare_dropout(const conf_problem *p, const conf_truth *truth, conf
             char text[200];
             snprintf(text, sizeof(text), "dropout_mask[%lld,%lld,%lld,%lld] is %d, must be %d", (long long)b, (long long)h,
                      (long long)i, (long long)j, got, want);
-            fail(score, (double)INFINITY, text);
+            conf_score_fail(score, (double)INFINITY, text);
             return;
           }
         }
@@ -344,6 +332,6 @@ void conf_compare(const conf_problem *p, const conf_truth *truth, conf_score *sc
     compare_backward(p, truth, score);
   }
   if (conf_problem_intact(p, text, sizeof(text)) != NULL) {
-    fail(score, (double)INFINITY, text);
+    conf_score_fail(score, (double)INFINITY, text);
   }
 }

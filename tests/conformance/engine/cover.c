@@ -42,6 +42,14 @@ static void round_off(conf_case *c) {
   }
 }
 
+/* Is it one whose gradients can be told from rounding? */
+static int settled(const conf_case *c) {
+  conf_problem *p = c->op == TSR_BACKWARD ? conf_problem_build(c) : NULL;
+  const int ok = p == NULL || conf_problem_settled(p);
+  conf_problem_free(p);
+  return ok;
+}
+
 static void emit(int op, const conf_set *items, uint64_t seed, double max_work, const char *name, conf_each *each,
                  void *user) {
   conf_case c = conf_case_init();
@@ -49,10 +57,15 @@ static void emit(int op, const conf_set *items, uint64_t seed, double max_work, 
   c.op = op;
   c.items = *items;
   conf_set_complete(&c.items);
-  c.seed = conf_next(&r) >> 16;
   round_off(&c);
-  conf_case_draw_sizes(&c, &r);
-  conf_case_limit(&c, max_work);
+  for (int n = 0; n < 4 * TRIES; n++) {
+    c.seed = conf_next(&r) >> 16;
+    conf_case_draw_sizes(&c, &r);
+    conf_case_limit(&c, max_work);
+    if (settled(&c)) {
+      break;
+    }
+  }
   snprintf(c.name, sizeof(c.name), "%s", name);
   each(user, &c);
 }

@@ -163,13 +163,13 @@ static int sizes_of(conf_runner *r, conf_target *target, const char *line, uint6
 /* Sizes grow in turn; the bound never falls, and covers what each smaller problem needs. */
 static void check_bound(conf_runner *r, conf_target *target, int op, const char *items, uint64_t seed) {
   static const int64_t sizes[][3] = {{1, 1, 1},   {1, 1, 40},   {2, 1, 40},    {2, 17, 40},   {2, 17, 700}, {3, 17, 700},
-                                     {3, 64, 700}, {3, 65, 2049}, {4, 65, 2050}, {9, 65, 2050}, {9, 200, 2050}, {40, 200, 2050}};
+                                     {3, 64, 700}, {3, 65, 2049}, {4, 65, 2050}, {9, 65, 2050}, {9, 130, 2050}, {20, 130, 2050}};
   int64_t last_bound = 0, largest_need = 0;
   char line[300];
   for (size_t n = 0; n < sizeof(sizes) / sizeof(sizes[0]); n++) {
     int64_t need = 0, bound = 0;
     const long long b = sizes[n][0], sq = sizes[n][1], sk = sizes[n][2]; /* lengths given: totals grow, too */
-    snprintf(line, sizeof(line), "%s b=%lld hq=4 hkv=2 sq=%lld sk=%lld d=16 dv=16 q_lens=%lld kv_lens=%lld %s",
+    snprintf(line, sizeof(line), "%s b=%lld hq=4 hkv=2 sq=%lld sk=%lld d=4 dv=4 q_lens=%lld kv_lens=%lld %s",
              op == TSR_BACKWARD ? "bwd" : "fwd", b, sq, sk, sq, sk, items);
     if (!sizes_of(r, target, line, seed, &need, &bound)) {
       return;

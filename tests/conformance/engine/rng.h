@@ -40,9 +40,14 @@ static inline int64_t conf_range(conf_rng *r, int64_t lo, int64_t hi) {
 static inline int conf_chance(conf_rng *r, double p) {
   return conf_unit(r) < p;
 }
+/* Nearly N(0, 1): the sum of twelve uniforms, less 6. */
 static inline double conf_normal(conf_rng *r) {
-  const double u = 1.0 - conf_unit(r);
-  return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * conf_unit(r));
+  uint64_t sum = 0;
+  for (int n = 0; n < 3; n++) {
+    const uint64_t x = conf_next(r);
+    sum += (x & 0xffff) + (x >> 16 & 0xffff) + (x >> 32 & 0xffff) + (x >> 48);
+  }
+  return ((double)sum + 6.0) * 0x1p-16 - 6.0;
 }
 
 #endif

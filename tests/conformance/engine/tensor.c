@@ -69,6 +69,10 @@ static unsigned char pattern_byte(const conf_tensor *t, int64_t distance) {
 
 void conf_tensor_pattern(conf_tensor *t) {
   const int64_t before = t->data - t->raw;
+  if (!t->output) {
+    memset(t->raw, 0xff, (size_t)t->raw_bytes);
+    return;
+  }
   for (int64_t n = 0; n < t->raw_bytes; n++) {
     t->raw[n] = pattern_byte(t, n - before);
   }

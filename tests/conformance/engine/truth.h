@@ -32,6 +32,30 @@ typedef struct conf_score {
   char text[400]; /* the first thing that is wrong */
 } conf_score;
 
+/* The values of one tensor and one (b, h), being compared. */
+typedef struct conf_group {
+  conf_score *score;
+  const conf_tensor *t;
+  const char *where; /* "b=1 h=2" */
+  double factor;
+  int is_lse;
+  double error, plain, ref;              /* largest */
+  double error_sq, plain_sq, ref_sq;     /* sums */
+  double at_got, at_ref;                 /* of the largest error */
+  int64_t at_row, at_col, n;
+  double excess; /* lse: largest of |error| - 2^-21 max(1, |lse|); the element of error and at_* is that one's */
+} conf_group;
+
+/* factor: 2, gradients 3. is_lse: the rule for LSE. where: which (b, h), for the text; must outlive the group. */
+void conf_group_begin(conf_group *g, conf_score *score, const conf_tensor *t, double factor, int is_lse,
+                      const char *where);
+/* One value; row and col are for the text. */
+void conf_group_add(conf_group *g, int64_t row, int64_t col, double got, double ref, double plain);
+void conf_group_end(conf_group *g);
+/* A value that no tolerance allows. */
+void conf_group_wrong(conf_group *g, int64_t row, int64_t col, double got, double want, const char *why);
+void conf_score_fail(conf_score *score, double ratio, const char *text);
+
 /* Compares the outputs of the problem with the truth: ALL values, of each (b, h) by itself; then what must not be
  * written. */
 void conf_compare(const conf_problem *p, const conf_truth *truth, conf_score *score);
