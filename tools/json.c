@@ -432,11 +432,12 @@ void json_put_int(json_writer *w, const char *key, int64_t value) {
 }
 
 void json_put_double(json_writer *w, const char *key, double value) {
+  char number[32];
   start_entry(w, key);
-  if (isfinite(value))
-    text_printf(w->out, "%.9g", value);
-  else
-    text_puts(w->out, "null");
+  snprintf(number, sizeof(number), "%.15g", value);
+  if (isfinite(value) && strtod(number, NULL) != value)
+    snprintf(number, sizeof(number), "%.17g", value);
+  text_puts(w->out, isfinite(value) ? number : "null");
 }
 
 void json_put_bool(json_writer *w, const char *key, int value) {

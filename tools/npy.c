@@ -54,9 +54,10 @@ static int take_extent(cursor *c, int64_t *out) {
   skip_blanks(c);
   const char *start = c->at;
   for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
-    if (value > (INT64_MAX - 9) / 10)
+    const int digit = *c->at - '0';
+    if (value > (INT64_MAX - digit) / 10)
       return 0;
-    value = value * 10 + (*c->at - '0');
+    value = value * 10 + digit;
   }
   *out = value;
   if (c->at == start)
