@@ -25,41 +25,51 @@ static int row_block(const tsr_cpu_run *run, int64_t item, tsr_seq *seq, tsr_i32
 
 /* ---- Splits ------------------------------------------------------------------------------------ */
 
-/* Folds `b` (natural LSE lse_b) into acc (lse_a): the joint LSE. Rows of LSE -inf are not read. */
-static float join_row(float *acc, float lse_a, const float *b, float lse_b, int channels) {
-  float wa, wb;
-  const float lse = tsr_softmax_join(lse_a, lse_b, &wa, &wb);
-  if (lse_b == -INFINITY) {
-    return lse_a;
+/* Where split s of a row lies among the partial results. */
+static inline tsr_i64 partial_at(const tsr_cpu_run *run, const tsr_seq *seq, tsr_i32 h, tsr_i64 i, int s) {
+  const tsr__problem *p = &run->problem->attn;
+  return (s * partial_rows(p) + partial_row(p, seq, i)) * p->heads_q + h;
+}
+
+/* Sums the splits of a row, left to right, relative to their common maximum; l is 0 and acc untouched if all are empty. */
+static float join_splits(const tsr_cpu_run *run, const tsr_seq *seq, tsr_i32 h, tsr_i64 i, float unit, float *acc,
+                         float *l) {
+  const tsr__plan_build *build = run->build;
+  const float *o = (const float *)(const void *)((const char *)run->workspace + build->partial_o);
+  const float *state = (const float *)(const void *)((const char *)run->workspace + build->partial_lse);
+  const int channels = run->problem->attn.head_dim_v;
+  float m = -INFINITY;
+  for (int s = 0; s < build->schedule.num_splits; s++) {
+    m = max_or_nan(m, state[2 * partial_at(run, seq, h, i, s)]);
   }
-  for (int c = 0; c < channels; c++) {
-    acc[c] = lse_a == -INFINITY ? b[c] : acc[c] * wa + b[c] * wb;
+  *l = 0.0f;
+  for (int s = 0; s < build->schedule.num_splits && m != -INFINITY; s++) {
+    const tsr_i64 at = partial_at(run, seq, h, i, s);
+    const float weight = exp2f((state[2 * at] - m) * unit);
+    if (state[2 * at] == -INFINITY) {
+      continue; /* an empty split: its O is not read */
+    }
+    *l += state[2 * at + 1] * weight;
+    for (int c = 0; c < channels; c++) {
+      acc[c] += o[at * channels + c] * weight;
+    }
   }
-  return lse;
+  return m;
 }
 
 static void merge_row(const tsr_cpu_run *run, const tsr_seq *seq, tsr_i32 h, tsr_i64 i) {
   const tsr__problem *p = &run->problem->attn;
   const tsr_attn_args *a = &run->bound->args;
-  const float *o = (const float *)((const char *)run->workspace + run->build->partial_o);
-  const float *lses = (const float *)((const char *)run->workspace + run->build->partial_lse);
-  const float *sink = (const float *)run->bound->ptr[TSR_SLOT_sink];
-  const int channels = p->head_dim_v;
   const tsr_i64 row = seq->q_row0 + i, out = seq->q_b * a->o.stride[0] + row * a->o.stride[1] + h * a->o.stride[2];
-  float acc[TSR_MAX_HEAD_DIM] = {0}, lse = -INFINITY;
-  for (int s = 0; s < run->build->schedule.num_splits; s++) {
-    const tsr_i64 at = (s * partial_rows(p) + partial_row(p, seq, i)) * p->heads_q + h;
-    lse = join_row(acc, lse, o + at * channels, lses[at], channels);
+  const score_units units = units_of(run, seq->b, h / p->group);
+  const float z = sink_at(run, h);
+  float acc[TSR_MAX_HEAD_DIM] = {0}, l, factor = 0.0f, lse = z;
+  const float m = join_splits(run, seq, h, i, units.log2, acc, &l);
+  if (m != -INFINITY) {
+    factor = finish_row(m * natural_unit(units), l, z, dropout_scale(a), &lse);
   }
-  if (sink != NULL) {
-    float own, unused;
-    lse = tsr_softmax_join(lse, sink[h * a->sink.stride], &own, &unused);
-    for (int c = 0; c < channels; c++) {
-      acc[c] *= own;
-    }
-  }
-  for (int c = 0; c < channels; c++) {
-    f32_store_as(p->desc.o.dtype, run->bound->ptr[TSR_SLOT_o], out + c * a->o.stride[3], acc[c]);
+  for (int c = 0; c < p->head_dim_v; c++) {
+    f32_store_as(p->desc.o.dtype, run->bound->ptr[TSR_SLOT_o], out + c * a->o.stride[3], acc[c] * factor);
   }
   if (run->bound->ptr[TSR_SLOT_lse] != NULL) {
     ((float *)run->bound->ptr[TSR_SLOT_lse])[seq->q_b * a->lse.stride[0] + h * a->lse.stride[1] +

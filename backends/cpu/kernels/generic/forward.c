@@ -47,18 +47,6 @@ static void take_scratch(fwd_item *f, void *scratch) {
 
 /* ---- An item ----------------------------------------------------------------------------------- */
 
-static void set_units(fwd_item *f) {
-  const float *descale = (const float *)f->bound->ptr[TSR_SLOT_q_descale];
-  const tsr_i64 *st = f->a->u.fwd.q_descale.stride;
-  f->scale = f->a->scale;
-  if (descale != NULL) {
-    f->scale *= descale[f->seq.b * st[0] + f->kv_head * st[1]];
-  }
-  /* The scale can wait until the maximum is subtracted, if it is positive and log2(e) times it is an ordinary number. */
-  f->raw = !modify_needed(f->a->flags) && f->scale > 1e-30f && f->scale < 1e30f;
-  f->unit = f->raw ? f->scale * TSR_LOG2E : TSR_LOG2E;
-}
-
 /* Fills everything but the state of a pass. 0: the item has no rows. */
 static int item_begin(fwd_item *f, const tsr_cpu_run *run, int64_t item, void *scratch) {
   const tsr__schedule *sched = &run->build->schedule;
@@ -86,7 +74,7 @@ static int item_begin(fwd_item *f, const tsr_cpu_run *run, int64_t item, void *s
     f->h[r] = (int64_t)f->work.head * sched->pack + row % sched->pack;
     f->raise[r] = 0.0f;
   }
-  set_units(f);
+  f->units = units_of(run, b, f->kv_head);
   take_scratch(f, scratch);
   return 1;
 }
@@ -113,16 +101,16 @@ static void tile_step(fwd_item *f, const tsr__kv_iter *it, int pass) {
     mask_none(f);
     f->masked = 1;
   }
-  const int begin = first / RK * RK, end = (last + RK - 1) / RK * RK;
+  const int begin = first / SK * SK, end = (last + SK - 1) / SK * SK;
   load_keys(f, begin, last, end);
   for (int r = 0; r < item_lanes(f); r++) {
     f->tile_max[r] = -INFINITY;
   }
   scores_tile(f->keys, f->qt, f->head_dim, begin, end, f->vectors, f->s, f->tile_max);
-  if (!f->raw) {
+  if (!f->units.raw) {
     modify_tile(f, first, last);
   }
-  if (!f->raw || f->masked) {
+  if (!f->units.raw || f->masked) {
     mask_apply(f, first, last);
   }
   softmax_tile(f, first, last);
@@ -186,7 +174,7 @@ static int repair(fwd_item *f) {
     return 1;
   }
   for (int r = 0; r < item_lanes(f); r++) {
-    f->raise[r] = bad[r] ? 32.0f / f->unit : 0.0f;
+    f->raise[r] = bad[r] ? 32.0f / f->units.log2 : 0.0f;
   }
   return pass_over_keys(f, PASS_SCRUB, NULL);
 }
@@ -248,7 +236,7 @@ static tsr_status build(const tsr__variant *v, const tsr__device *dev, const tsr
     build->partial_o = used;
     used += tsr_cpu_round(rows * p->head_dim_v * 4);
     build->partial_lse = used;
-    used += tsr_cpu_round(rows * 4);
+    used += tsr_cpu_round(rows * 2 * 4);
   }
   if (tsr__problem_has(p, TSR_SLOT_max_s)) {
     build->own[0] = used;

@@ -6,9 +6,36 @@
 
 #include "backends/cpu/kernels/generic/generic.h"
 #include "backends/cpu/kernels/generic/shape.h"
-#include "backends/cpu/kernels/generic/vec.h"
+#include "backends/cpu/kernels/generic/vmath.h"
 
 enum { TILE_WORDS = TILE_K / 32 };
+
+/* What a score is, for one sequence and kv head. */
+typedef struct score_units {
+  int raw;     /* scores stay dot products and log2 has the scale in it; else they are in natural units */
+  float scale; /* natural units per dot product, fp8 descale included */
+  float log2;  /* log2 units per score, applied after the maximum is subtracted */
+} score_units;
+
+static inline score_units units_of(const tsr_cpu_run *run, tsr_i64 b, tsr_i32 kv_head) {
+  const tsr_attn_args *a = &run->bound->args;
+  const float *descale = (const float *)run->bound->ptr[TSR_SLOT_q_descale];
+  const tsr_u32 modifies = TSR_A_SOFTCAP | TSR_A_ALIBI | TSR_A_BIAS | TSR_A_SCORE_EXPR;
+  score_units u;
+  u.scale = a->scale;
+  if (descale != NULL) {
+    u.scale *= descale[b * a->u.fwd.q_descale.stride[0] + kv_head * a->u.fwd.q_descale.stride[1]];
+  }
+  /* The scale can wait if nothing comes between and it is positive and, times log2(e), an ordinary number. */
+  u.raw = !(a->flags & modifies) && u.scale > 1e-30f && u.scale < 1e30f;
+  u.log2 = u.raw ? u.scale * TSR_LOG2E : TSR_LOG2E;
+  return u;
+}
+
+/* Natural units per score. */
+static inline float natural_unit(score_units u) {
+  return u.raw ? u.scale : 1.0f;
+}
 
 typedef struct fwd_item {
   const tsr_cpu_run *run;
@@ -21,9 +48,7 @@ typedef struct fwd_item {
   int rows;    /* lanes in use */
   int vectors; /* vectors in use; their lanes past `rows` repeat the last row, so that every lane is a valid row */
   int head_dim, head_dim_v;
-  int raw;     /* scores stay dot products and `unit` has the scale in it; else they are in natural units */
-  float scale; /* natural units per dot product, fp8 descale included */
-  float unit;  /* log2 units per score */
+  score_units units;
 
   /* lanes */
   int64_t i[TILE_Q];       /* query row */

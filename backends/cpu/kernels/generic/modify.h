@@ -5,7 +5,6 @@
 
 #include "backends/cpu/kernels/generic/convert.h"
 #include "backends/cpu/kernels/generic/mask.h"
-#include "backends/cpu/kernels/generic/vmath.h"
 
 static void modify_scale(fwd_item *f, int first, int last) {
   const int cap = (f->a->flags & TSR_A_SOFTCAP) != 0;
@@ -13,7 +12,7 @@ static void modify_scale(fwd_item *f, int first, int last) {
   for (int j = first; j < last; j++) {
     for (int v = 0; v < item_lanes(f); v += VL) {
       float *at = f->s + j * TILE_Q + v;
-      vf s = vf_load(at) * f->scale;
+      vf s = vf_load(at) * f->units.scale;
       if (cap) {
         s = vf_tanh(s / softcap) * softcap;
       }
@@ -101,11 +100,6 @@ static void modify_expression(fwd_item *f, int first, int last) {
     x.score = f->s + j * TILE_Q;
     tsr__expr_eval(f->p->score_expr, &f->bound->env, &x, item_lanes(f), f->s + j * TILE_Q);
   }
-}
-
-/* Does a plan of these features need any of this? */
-static inline int modify_needed(tsr_u32 flags) {
-  return (flags & (TSR_A_SOFTCAP | TSR_A_ALIBI | TSR_A_BIAS | TSR_A_SCORE_EXPR)) != 0;
 }
 
 /* Dot products of keys [first, last) to natural scores. May clear bits[] (bias). */

@@ -11,7 +11,7 @@
 static inline __attribute__((always_inline)) void pv_block(const float *const *values, const float *p, int channel,
                                                            int first, int last, const float *alpha, float *o, int rc,
                                                            int nv, int scrub) {
-  vf acc[RK][RV];
+  vf acc[2 * RK][RV];
   for (int r = 0; r < rc; r++) {
     for (int v = 0; v < nv; v++) {
       acc[r][v] = vf_all(0.0f);
@@ -52,7 +52,7 @@ typedef void pv_fn(const float *const *values, const float *p, int channel, int 
                    float *o) {                                                                                     \
     pv_block(values, p, channel, first, last, alpha, o, rc, nv, scrub);                                            \
   }
-TSR_CPU_PV(pv_wide_1, RK, 1, 0)
+TSR_CPU_PV(pv_wide_1, 2 * RK, 1, 0) /* few rows: what counts is to read V in long pieces */
 TSR_CPU_PV(pv_wide_2, RK, 2, 0)
 TSR_CPU_PV(pv_wide_3, RK, 3, 0)
 TSR_CPU_PV(pv_one_1, 1, 1, 0)
@@ -70,8 +70,9 @@ static void pv_tile(const float *const *values, const float *p, int channels, in
   static pv_fn *const scrubbed[] = {pv_scrub_1, pv_scrub_2, pv_scrub_3};
   for (int v = 0; v < vectors; v += RV) {
     const int n = (vectors - v < RV ? vectors - v : RV) - 1, at = v * VL;
+    const int step = n == 0 ? 2 * RK : RK;
     int c = 0;
-    for (; c + RK <= channels && !scrub; c += RK) {
+    for (; c + step <= channels && !scrub; c += step) {
       wide[n](values, p + at, c, first, last, alpha + at, o + at);
     }
     for (; c < channels; c++) {

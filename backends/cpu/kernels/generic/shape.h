@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes of tiles and register blocks. A tile is TILE_Q queries (lanes) x TILE_K keys; a register block RK keys or channels x
- * RV vectors: with 32 registers 24 accumulators, with 16 half of them. */
+/* Sizes of tiles and register blocks. A tile is TILE_Q queries (lanes) x TILE_K keys. */
 #ifndef TSR_CPU_SHAPE_H
 #define TSR_CPU_SHAPE_H
 
 #define TILE_Q 48
-#ifndef TILE_K
 #define TILE_K 128
-#endif
-#define RV 3
+#define RV 3       /* vectors of queries in a register block */
+#define SK 4       /* keys of a block of scores: 12 accumulators, and with 32 registers as many sums */
+#define SUM_RUN 16 /* channels that an accumulator of a score sums */
 #if defined(__AVX512F__) || defined(__aarch64__)
-#define RK 8
+#define RK 8 /* keys or channels of other blocks: with RV vectors 24 accumulators */
 #else
 #define RK 4
 #endif

@@ -6,12 +6,11 @@
 #include <math.h>
 
 #include "backends/cpu/kernels/generic/item.h"
-#include "backends/cpu/kernels/generic/vmath.h"
 
 /* Scores of keys [first, last) and `nv` vectors from lane `at` on (nv a constant where this is inlined) become probabilities
  * relative to the new maximum; updates m and l; alpha is exactly 1 where the maximum stays. */
 static inline __attribute__((always_inline)) void softmax_block(fwd_item *f, int first, int last, int at, int nv) {
-  const vf unit = vf_all(f->unit), floor = vf_all(-127.0f / f->unit);
+  const vf unit = vf_all(f->units.log2), floor = vf_all(-127.0f / f->units.log2);
   float *s = f->s + first * TILE_Q + at;
   vf ref[RV], sum[RV];
   for (int v = 0; v < nv; v++) {

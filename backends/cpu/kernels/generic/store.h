@@ -33,32 +33,38 @@ static void store_transposed(const float *src, const float *factor, int channels
   }
 }
 
-/* Natural units per unit of m. */
-static inline float natural_unit(const fwd_item *f) {
-  return f->raw ? f->scale : 1.0f;
-}
-
-/* What each lane's O^T is to be multiplied by, and its LSE, the sink z included (-INFINITY: none). A row that saw no key gets
- * factor 0, and its O^T is cleared: nothing was summed there, whatever it holds. */
-static void finish_row(fwd_item *f, int r, float z, float *factor, float *lse) {
-  const float dropout = (f->a->flags & TSR_A_DROPOUT) ? f->a->dropout_scale : 1.0f;
-  const float m = (f->m[r] + f->raise[r]) * natural_unit(f), l = f->l[r];
-  if (f->m[r] == -INFINITY) {
-    for (int c = 0; c < f->head_dim_v; c++) {
-      f->ot[c * TILE_Q + r] = 0.0f;
-    }
-    *factor = 0.0f;
-    *lse = z;
-  } else if (z == -INFINITY) {
-    *factor = dropout / l;
+/* A row's sum l relative to m (natural units, not -inf) with the sink z (-INFINITY: none): what its O^T is to be multiplied by,
+ * and its LSE. */
+static inline float finish_row(float m, float l, float z, float dropout_scale, float *lse) {
+  if (z == -INFINITY) {
     *lse = m + logf(l);
+    return dropout_scale / l;
   } else {
     const float most = z > m ? z : m, own = expf(m - most);
     const float sum = l * own + expf(z - most);
-    *factor = dropout * own / sum;
     *lse = most + logf(sum);
+    return dropout_scale * own / sum;
   }
 }
+
+static inline float dropout_scale(const tsr_attn_args *a) {
+  return (a->flags & TSR_A_DROPOUT) ? a->dropout_scale : 1.0f;
+}
+
+static inline float sink_at(const tsr_cpu_run *run, tsr_i64 h) {
+  const float *sink = (const float *)run->bound->ptr[TSR_SLOT_sink];
+  return sink != NULL ? sink[h * run->bound->args.sink.stride] : -INFINITY;
+}
+
+/* A row that saw no key: nothing was summed, whatever its O^T holds. */
+static void clear_row(fwd_item *f, int r) {
+  for (int c = 0; c < f->head_dim_v; c++) {
+    f->ot[c * TILE_Q + r] = 0.0f;
+  }
+}
+
+/* ---- Partial results of splits: O not yet divided, and {m, l} in units of the scores; so that joining them costs no more
+ * accuracy than one long pass (an LSE in f32 would) ---- */
 
 /* Rows that partial results have room for. */
 static inline tsr_i64 partial_rows(const tsr__problem *p) {
@@ -75,27 +81,36 @@ static inline tsr_i64 partial_row(const tsr__problem *p, const tsr_seq *seq, tsr
 static void store_partial(fwd_item *f) {
   const tsr__plan_build *build = f->run->build;
   char *workspace = (char *)f->run->workspace;
-  float factor[TILE_Q] = {0}, *lse = (float *)(workspace + build->partial_lse);
+  float one[TILE_Q], *state = (float *)(void *)(workspace + build->partial_lse);
   tsr_i64 index[TILE_Q];
+  for (int r = 0; r < item_lanes(f); r++) {
+    one[r] = 1.0f;
+  }
   for (int r = 0; r < f->rows; r++) {
     const tsr_i64 row = f->work.split * partial_rows(f->p) + partial_row(f->p, &f->seq, f->i[r]);
     const tsr_i64 at = row * f->p->heads_q + f->h[r];
     index[r] = at * f->head_dim_v;
-    finish_row(f, r, -INFINITY, &factor[r], &lse[at]);
+    state[2 * at] = f->m[r] + f->raise[r];
+    state[2 * at + 1] = f->l[r];
   }
-  store_transposed(f->ot, factor, f->head_dim_v, f->rows, TSR_F32, workspace + build->partial_o, index, 1);
+  store_transposed(f->ot, one, f->head_dim_v, f->rows, TSR_F32, workspace + build->partial_o, index, 1);
 }
 
 static void store_result(fwd_item *f) {
   const tsr_i64 *os = f->a->o.stride, *ls = f->a->lse.stride;
-  const float *sink = (const float *)f->bound->ptr[TSR_SLOT_sink];
   float *lse = (float *)f->bound->ptr[TSR_SLOT_lse];
   float factor[TILE_Q] = {0};
   tsr_i64 index[TILE_Q];
   for (int r = 0; r < f->rows; r++) {
     const tsr_i64 row = f->seq.q_row0 + f->i[r];
-    float row_lse;
-    finish_row(f, r, sink != NULL ? sink[f->h[r] * f->a->sink.stride] : -INFINITY, &factor[r], &row_lse);
+    const float z = sink_at(f->run, f->h[r]);
+    float row_lse = z;
+    if (f->m[r] == -INFINITY) {
+      clear_row(f, r);
+    } else {
+      const float m = (f->m[r] + f->raise[r]) * natural_unit(f->units);
+      factor[r] = finish_row(m, f->l[r], z, dropout_scale(f->a), &row_lse);
+    }
     index[r] = f->seq.q_b * os[0] + row * os[1] + f->h[r] * os[2];
     if (lse != NULL) {
       lse[f->seq.q_b * ls[0] + f->h[r] * ls[1] + row * ls[2]] = row_lse;
@@ -120,7 +135,7 @@ static void store_max(fwd_item *f, int64_t item) {
   const int pack = f->run->build->schedule.pack;
   float *out = item_max(f->run, item);
   for (int r = 0; r < f->rows; r++) {
-    float m = f->m[r] * natural_unit(f);
+    float m = f->m[r] * natural_unit(f->units);
     if (f->l[r] != f->l[r] && m != INFINITY) {
       m = NAN; /* a maximum may lose a NaN, the sum does not */
     }
