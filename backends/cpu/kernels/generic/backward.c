@@ -10,6 +10,8 @@
  * order, so that neither the number of threads nor the choice between one pass and two changes a bit. */
 #include <stdio.h>
 
+/* Of the forward pass's stages only some are used. */
+#pragma GCC diagnostic ignored "-Wunused-function"
 #include "backends/cpu/kernels/generic/grad_pairs.h"
 #include "backends/cpu/kernels/generic/grad_rows.h"
 
@@ -87,12 +89,12 @@ static int class_of(grad *g, int64_t i0, int64_t j0, int count) {
   tsr__tile_box box;
   int tile_class;
   box.i0 = i0;
-  box.i1 = tsr_min_i64(i0 + TILE_Q, g->seq.q_len);
+  box.i1 = tsr_min_i64(i0 + TILE_Q, g->f.seq.q_len);
   box.j0 = j0;
-  box.j1 = tsr_min_i64(j0 + g->tile_k, g->seq.kv_len);
-  box.h0 = g->h;
-  box.h1 = g->h + 1;
-  tile_class = tsr__tile_class(g->p, g->r, &g->seq, &box);
+  box.j1 = tsr_min_i64(j0 + g->tile_k, g->f.seq.kv_len);
+  box.h0 = grad_head(g);
+  box.h1 = box.h0 + 1;
+  tile_class = tsr__tile_class(g->f.p, g->f.bound, &g->f.seq, &box);
   if (count) {
     g->counts->full += tile_class == TSR_TILE_FULL;
     g->counts->partial += tile_class == TSR_TILE_PARTIAL;
@@ -102,38 +104,39 @@ static int class_of(grad *g, int64_t i0, int64_t j0, int count) {
 }
 
 static void store_keys(grad *g) {
-  const tsr_attention_desc *d = &g->p->desc;
-  const int64_t row = g->seq.k_row0 + g->j0, hkv = g->h / g->a->group;
-  if (wants(g->p, TSR_SLOT_dk)) {
-    grad_store_rows(g->dk, g->ld, g->nk, g->d, g->a->scale, g->r->ptr[TSR_SLOT_dk], d->dk.dtype, &g->a->u.bwd.dk,
-                    g->seq.k_b, row, hkv);
+  const tsr_attention_desc *d = &g->f.p->desc;
+  const int64_t row = g->f.seq.k_row0 + g->f.j0;
+  if (wants(g->f.p, TSR_SLOT_dk)) {
+    grad_store_rows(g->dk, g->ld, g->keys, g->f.head_dim, g->f.a->scale, g->f.bound->ptr[TSR_SLOT_dk], d->dk.dtype, &g->f.a->u.bwd.dk,
+                    g->f.seq.k_b, row, g->f.kv_head);
   }
-  if (wants(g->p, TSR_SLOT_dv)) {
-    grad_store_rows(g->dval, g->ldv, g->nk, g->dv, 1.0f, g->r->ptr[TSR_SLOT_dv], d->dv.dtype, &g->a->u.bwd.dv,
-                    g->seq.k_b, row, hkv);
+  if (wants(g->f.p, TSR_SLOT_dv)) {
+    grad_store_rows(g->dval, g->ldv, g->keys, g->f.head_dim_v, 1.0f, g->f.bound->ptr[TSR_SLOT_dv], d->dv.dtype, &g->f.a->u.bwd.dv,
+                    g->f.seq.k_b, row, g->f.kv_head);
   }
 }
 
-/* Writes dQ of rows i0.. of head g->h from its transposed sum; uses g->q. */
+/* Writes dQ of rows i0.. of the head at hand from its transposed sum; uses g->q. */
 static void store_rows(grad *g, int64_t i0, const float *dqt) {
-  const int rows = (int)tsr_min_i64(TILE_Q, g->seq.q_len - i0);
+  const int rows = (int)tsr_min_i64(TILE_Q, g->f.seq.q_len - i0);
   grad_transpose(dqt, TILE_Q, g->ld, TILE_Q, g->q, g->ld);
-  grad_store_rows(g->q, g->ld, rows, g->d, g->a->scale, g->r->ptr[TSR_SLOT_dq], g->p->desc.dq.dtype, &g->a->u.bwd.dq,
-                  g->seq.q_b, g->seq.q_row0 + i0, g->h);
+  grad_store_rows(g->q, g->ld, rows, g->f.head_dim, g->f.a->scale, g->f.bound->ptr[TSR_SLOT_dq], g->f.p->desc.dq.dtype, &g->f.a->u.bwd.dq,
+                  g->f.seq.q_b, g->f.seq.q_row0 + i0, grad_head(g));
 }
 
 /* Keys from j0 on of kv head hkv against all rows of its group. dqt: sums of dQ, a block a query block and head; NULL: not
  * wanted. Nonzero: cancelled. */
 static int sweep_rows(grad *g, int64_t j0, int32_t hkv, float *dqt) {
   const int64_t block = TILE_Q * g->ld;
-  const int32_t first = hkv * g->a->group;
-  const int want_dk = wants(g->p, TSR_SLOT_dk), want_dv = wants(g->p, TSR_SLOT_dv);
-  g->h = first;
+  const int32_t first = hkv * g->f.a->group;
+  const int want_dk = wants(g->f.p, TSR_SLOT_dk), want_dv = wants(g->f.p, TSR_SLOT_dv);
+  grad_set_head(g, first);
   grad_set_keys(g, j0);
   grad_zero(g->dk, g->tile_k * g->ld);
   grad_zero(g->dval, g->tile_k * g->ldv);
-  for (g->h = first; g->h < first + g->a->group; g->h++) {
-    for (int64_t i0 = 0; i0 < g->seq.q_len; i0 += TILE_Q) {
+  for (int32_t h = first; h < first + g->f.a->group; h++) {
+    grad_set_head(g, h);
+    for (int64_t i0 = 0; i0 < g->f.seq.q_len; i0 += TILE_Q) {
       const int tile_class = class_of(g, i0, j0, 1);
       if (tile_class != TSR_TILE_SKIP) {
         grad_set_rows(g, i0);
@@ -142,14 +145,13 @@ static int sweep_rows(grad *g, int64_t j0, int32_t hkv, float *dqt) {
         if (dqt != NULL) {
           grad_add_rows(g, dqt + i0 / TILE_Q * block);
         }
-        if (tsr__cpu_poll(g->run)) {
+        if (tsr__cpu_poll(g->f.run)) {
           return 1;
         }
       }
     }
-    dqt = dqt != NULL ? dqt + ceil_div(g->seq.q_len, TILE_Q) * block : NULL;
+    dqt = dqt != NULL ? dqt + ceil_div(g->f.seq.q_len, TILE_Q) * block : NULL;
   }
-  g->h = first;
   store_keys(g);
   return 0;
 }
@@ -162,9 +164,8 @@ static void dkdv_item(const tsr_cpu_run *run, int64_t item, void *scratch, tsr_c
   if (b >= run->bound->args.batch) {
     return;
   }
-  grad_begin(&g, run, scratch, counts);
-  g.seq = tsr_seq_load(g.a, &g.r->ptrs, b);
-  if (j0 < g.seq.kv_len) {
+  grad_begin(&g, run, scratch, b, counts);
+  if (j0 < g.f.seq.kv_len) {
     sweep_rows(&g, j0, (int32_t)(item / blocks % p->heads_kv), NULL);
   }
 }
@@ -178,17 +179,16 @@ static void backward_item(const tsr_cpu_run *run, int64_t item, void *scratch, t
   if (b >= run->bound->args.batch) {
     return;
   }
-  grad_begin(&g, run, scratch, counts);
-  g.seq = tsr_seq_load(g.a, &g.r->ptrs, b);
-  blocks = ceil_div(g.seq.q_len, TILE_Q);
+  grad_begin(&g, run, scratch, b, counts);
+  blocks = ceil_div(g.f.seq.q_len, TILE_Q);
   grad_zero(g.sum, p->group * blocks * TILE_Q * g.ld);
-  for (int64_t j0 = 0; j0 < g.seq.kv_len; j0 += g.tile_k) {
+  for (int64_t j0 = 0; j0 < g.f.seq.kv_len; j0 += g.tile_k) {
     if (sweep_rows(&g, j0, hkv, g.sum)) {
       return;
     }
   }
   for (int32_t n = 0; n < p->group; n++) {
-    g.h = hkv * p->group + n;
+    grad_set_head(&g, hkv * p->group + n);
     for (int64_t i = 0; i < blocks; i++) {
       store_rows(&g, i * TILE_Q, g.sum + (n * blocks + i) * TILE_Q * g.ld);
     }
@@ -204,13 +204,12 @@ static void dq_item(const tsr_cpu_run *run, int64_t item, void *scratch, tsr_cpu
   if (b >= run->bound->args.batch) {
     return;
   }
-  grad_begin(&g, run, scratch, counts);
-  g.seq = tsr_seq_load(g.a, &g.r->ptrs, b);
-  g.h = (int32_t)(item / blocks % p->heads_q);
+  grad_begin(&g, run, scratch, b, counts);
+  grad_set_head(&g, (int32_t)(item / blocks % p->heads_q));
   grad_zero(g.sum, DQ_BLOCKS * TILE_Q * g.ld);
-  for (int64_t j0 = 0; j0 < g.seq.kv_len && first < g.seq.q_len; j0 += g.tile_k) {
+  for (int64_t j0 = 0; j0 < g.f.seq.kv_len && first < g.f.seq.q_len; j0 += g.tile_k) {
     int loaded = 0;
-    for (int n = 0; n < DQ_BLOCKS && first + n * TILE_Q < g.seq.q_len; n++) {
+    for (int n = 0; n < DQ_BLOCKS && first + n * TILE_Q < g.f.seq.q_len; n++) {
       const int64_t i0 = first + n * TILE_Q;
       const int tile_class = class_of(&g, i0, j0, count);
       if (tile_class == TSR_TILE_SKIP) {
@@ -228,7 +227,7 @@ static void dq_item(const tsr_cpu_run *run, int64_t item, void *scratch, tsr_cpu
       }
     }
   }
-  for (int n = 0; n < DQ_BLOCKS && first + n * TILE_Q < g.seq.q_len; n++) {
+  for (int n = 0; n < DQ_BLOCKS && first + n * TILE_Q < g.f.seq.q_len; n++) {
     store_rows(&g, first + n * TILE_Q, g.sum + n * TILE_Q * g.ld);
   }
 }
@@ -265,9 +264,9 @@ static bias_item bias_item_at(const tsr__problem *p, int64_t item) {
 
 /* Adds the tile at hand to sum[tile_k, or 1][TILE_Q]: in double, as a bias of few elements may sum millions of pairs. */
 static void bias_add_tile(const grad *g, int sum_j, double *sum) {
-  for (int k = g->k_lo; k < g->k_hi && k < g->nk; k++) {
+  for (int k = g->k_lo; k < g->k_hi && k < g->keys; k++) {
     double *out = sum + (sum_j ? 0 : k * TILE_Q);
-    for (int i = 0; i < g->nq; i++) {
+    for (int i = 0; i < g->f.rows; i++) {
       out[i] += (double)g->ds[k * TILE_Q + i];
     }
   }
@@ -275,8 +274,8 @@ static void bias_add_tile(const grad *g, int sum_j, double *sum) {
 
 /* All that one head of one sequence adds. Nonzero: cancelled. */
 static int bias_add_head(grad *g, const bias_item *x, double *sum) {
-  const int64_t j_end = x->sum_j ? g->seq.kv_len : tsr_min_i64(x->j0 + g->tile_k, g->seq.kv_len);
-  const int64_t i_end = x->sum_i ? g->seq.q_len : tsr_min_i64(x->i0 + TILE_Q, g->seq.q_len);
+  const int64_t j_end = x->sum_j ? g->f.seq.kv_len : tsr_min_i64(x->j0 + g->tile_k, g->f.seq.kv_len);
+  const int64_t i_end = x->sum_i ? g->f.seq.q_len : tsr_min_i64(x->i0 + TILE_Q, g->f.seq.q_len);
   for (int64_t j0 = x->j0; j0 < j_end; j0 += g->tile_k) {
     int loaded = 0;
     for (int64_t i0 = x->i0; i0 < i_end; i0 += TILE_Q) {
@@ -291,7 +290,7 @@ static int bias_add_head(grad *g, const bias_item *x, double *sum) {
       grad_set_rows(g, i0);
       grad_make_pairs(g, tile_class);
       bias_add_tile(g, x->sum_j, sum);
-      if (tsr__cpu_poll(g->run)) {
+      if (tsr__cpu_poll(g->f.run)) {
         return 1;
       }
     }
@@ -301,8 +300,8 @@ static int bias_add_head(grad *g, const bias_item *x, double *sum) {
 
 /* Writes rows that a sequence uses, all columns; `rows` of them. */
 static void bias_store(const grad *g, const bias_item *x, int64_t rows, const double *sum) {
-  const tsr_t4 *t = &g->a->u.bwd.dbias;
-  const int64_t columns = x->sum_j ? 1 : tsr_min_i64(g->tile_k, g->p->desc.bias.shape[3] - x->j0);
+  const tsr_t4 *t = &g->f.a->u.bwd.dbias;
+  const int64_t columns = x->sum_j ? 1 : tsr_min_i64(g->tile_k, g->f.p->desc.bias.shape[3] - x->j0);
   const int64_t at = x->b * t->stride[0] + x->h * t->stride[1] + x->i0 * t->stride[2] + x->j0 * t->stride[3];
   const int64_t count = x->sum_i ? 1 : tsr_min_i64(TILE_Q, rows - x->i0);
   for (int64_t k = 0; k < columns; k++) {
@@ -311,7 +310,7 @@ static void bias_store(const grad *g, const bias_item *x, int64_t rows, const do
       for (int n = 1; x->sum_i && n < TILE_Q; n++) {
         value += sum[k * TILE_Q + n];
       }
-      f32_store_as(g->p->desc.dbias.dtype, g->r->ptr[TSR_SLOT_dbias], at + i * t->stride[2] + k * t->stride[3],
+      f32_store_as(g->f.p->desc.dbias.dtype, g->f.bound->ptr[TSR_SLOT_dbias], at + i * t->stride[2] + k * t->stride[3],
                    (float)value);
     }
   }
@@ -327,15 +326,15 @@ static void dbias_item(const tsr_cpu_run *run, int64_t item, void *scratch, tsr_
   if (!x.sum_b && x.b >= run->bound->args.batch) {
     return;
   }
-  grad_begin(&g, run, scratch, counts);
+  grad_begin(&g, run, scratch, x.b, counts);
   g.for_bias = 1;
   sum = (double *)(void *)g.sum;
   grad_zero(g.sum, 2 * (int64_t)g.tile_k * TILE_Q);
   for (int64_t b = x.b; b < b_end; b++) {
-    g.seq = tsr_seq_load(g.a, &g.r->ptrs, b);
-    rows = tsr_max_i64(rows, g.seq.q_len);
+    g.f.seq = tsr_seq_load(g.f.a, &g.f.bound->ptrs, b);
+    rows = tsr_max_i64(rows, g.f.seq.q_len);
     for (int64_t h = x.h; h < (x.sum_h ? p->heads_q : x.h + 1); h++) {
-      g.h = (int32_t)h;
+      grad_set_head(&g, (int32_t)h);
       if (bias_add_head(&g, &x, sum)) {
         return;
       }
@@ -439,6 +438,11 @@ static tsr_status build_backward(const tsr__variant *v, const tsr__device *dev, 
   (void)err;
   build->tile_q = TILE_Q;
   build->tile_k = grad_tile_k(p->head_dim, p->head_dim_v);
+  build->schedule.tile_q = build->tile_q; /* rows of one head a tile, no splits */
+  build->schedule.tile_k = build->tile_k;
+  build->schedule.pack = 1;
+  build->schedule.heads = p->heads_q;
+  build->schedule.num_splits = 1;
   build->own[GRAD_OWN_DELTA] = 0;
   add_launch(build, "delta", &delta, p->batch * p->heads_q * ceil_div(p->seqlen_q, TILE_Q),
              3 * TILE_Q * grad_padded(p->head_dim_v) * (int64_t)sizeof(float));

@@ -12,6 +12,9 @@
 #define TSR_CPU_GENERIC_GRAD_MICRO_H
 
 #include "backends/cpu/kernels/generic/shape.h"
+/* The stages that the forward pass has in common with this one work on tiles of more keys here. */
+#undef TILE_K
+#define TILE_K 192
 #include "backends/cpu/kernels/generic/vec.h"
 
 enum {

@@ -42,20 +42,19 @@ static int grad_load_rows(const void *base, tsr_dtype dtype, const tsr_t4 *t, in
 
 /* Keys [j0, j0 + nk) of K or V in sliced form, zero up to `keys` keys. */
 static int grad_load_keys(const grad *g, int slot, const tsr_t4 *t, tsr_dtype dtype, int channels, float *out) {
-  const int64_t hkv = g->h / g->a->group;
   int finite = 1;
   for (int c = 0; c < channels; c += GRAD_SLICE) {
     const int n = channels - c < GRAD_SLICE ? channels - c : GRAD_SLICE;
-    int64_t at = grad_index(t, g->seq.k_b, g->seq.k_row0 + g->j0, hkv) + c * t->stride[3];
+    int64_t at = grad_index(t, g->f.seq.k_b, g->f.seq.k_row0 + g->f.j0, g->f.kv_head) + c * t->stride[3];
     float *row = out + c / GRAD_SLICE * g->tile_k * GRAD_SLICE;
-    for (int k = 0; k < g->nk; k++, row += GRAD_SLICE, at += t->stride[1]) {
-      row_to_f32(dtype, g->r->ptr[slot], at, t->stride[3], n, row);
+    for (int k = 0; k < g->keys; k++, row += GRAD_SLICE, at += t->stride[1]) {
+      row_to_f32(dtype, g->f.bound->ptr[slot], at, t->stride[3], n, row);
       for (int i = n; i < GRAD_SLICE && i % GRAD_PAD != 0; i++) {
         row[i] = 0.0f;
       }
       finite &= grad_finite(row, grad_padded(n));
     }
-    for (int k = g->nk; k % GRAD_KEYS != 0; k++, row += GRAD_SLICE) {
+    for (int k = g->keys; k % GRAD_KEYS != 0; k++, row += GRAD_SLICE) {
       grad_zero(row, GRAD_SLICE);
     }
   }
@@ -101,34 +100,38 @@ static void grad_store_rows(float *x, int64_t ld, int rows, int channels, float 
 
 /* Steps to the keys from j0 on: loads K and V. */
 static void grad_set_keys(grad *g, int64_t j0) {
-  const tsr_attention_desc *d = &g->p->desc;
-  g->j0 = j0;
-  g->nk = (int)tsr_min_i64(g->tile_k, g->seq.kv_len - j0);
-  g->kv_finite = grad_load_keys(g, TSR_SLOT_k, &g->a->k, d->k.dtype, g->d, g->k);
-  g->kv_finite &= grad_load_keys(g, TSR_SLOT_v, &g->a->v, d->v.dtype, g->dv, g->v);
+  const tsr_attention_desc *d = &g->f.p->desc;
+  g->f.j0 = j0;
+  g->keys = (int)tsr_min_i64(g->tile_k, g->f.seq.kv_len - j0);
+  g->kv_finite = grad_load_keys(g, TSR_SLOT_k, &g->f.a->k, d->k.dtype, g->f.head_dim, g->k);
+  g->kv_finite &= grad_load_keys(g, TSR_SLOT_v, &g->f.a->v, d->v.dtype, g->f.head_dim_v, g->v);
 }
 
-/* Steps to the rows from i0 on of head g->h: loads Q, dO, LSE and delta. */
+/* Steps to the rows from i0 on of the head at hand: loads Q, dO, LSE and delta. */
 static void grad_set_rows(grad *g, int64_t i0) {
-  const tsr_attention_desc *d = &g->p->desc;
-  const tsr_seq *s = &g->seq;
-  const float *lse = (const float *)g->r->ptr[TSR_SLOT_lse] + s->q_b * g->a->lse.stride[0] +
-                     g->h * g->a->lse.stride[1] + (s->q_row0 + i0) * g->a->lse.stride[2];
-  const float *delta = grad_delta_at(g->run, s, g->h) + i0;
-  int64_t padded;
-  g->i0 = i0;
-  g->nq = (int)tsr_min_i64(TILE_Q, s->q_len - i0);
-  padded = (g->nq + VL - 1) / VL * VL;
-  g->q_finite = grad_load_rows(g->r->ptr[TSR_SLOT_q], d->q.dtype, &g->a->q, s->q_b, s->q_row0 + i0, g->h, g->nq, g->d,
+  const tsr_attention_desc *d = &g->f.p->desc;
+  const tsr_attn_args *a = g->f.a;
+  const tsr_seq *s = &g->f.seq;
+  const int32_t h = grad_head(g);
+  const int rows = (int)tsr_min_i64(TILE_Q, s->q_len - i0);
+  const int64_t first = s->q_row0 + i0, lanes = (rows + VL - 1) / VL * VL;
+  const float *lse = (const float *)g->f.bound->ptr[TSR_SLOT_lse] + s->q_b * a->lse.stride[0] + h * a->lse.stride[1] +
+                     first * a->lse.stride[2];
+  const float *delta = grad_delta_at(g->f.run, s, h) + i0;
+  g->f.rows = rows;
+  g->f.vectors = (int)lanes / VL;
+  g->q_finite = grad_load_rows(g->f.bound->ptr[TSR_SLOT_q], d->q.dtype, &a->q, s->q_b, first, h, rows, g->f.head_dim,
                                g->ld, g->q);
-  g->q_finite &= grad_load_rows(g->r->ptr[TSR_SLOT_dout], d->dout.dtype, &g->a->u.bwd.dout, s->q_b, s->q_row0 + i0,
-                                g->h, g->nq, g->dv, g->ldv, g->dout);
-  grad_transpose(g->q, g->ld, padded, g->ld, g->qt, TILE_Q);
-  grad_transpose(g->dout, g->ldv, padded, g->ldv, g->doutt, TILE_Q);
+  g->q_finite &= grad_load_rows(g->f.bound->ptr[TSR_SLOT_dout], d->dout.dtype, &a->u.bwd.dout, s->q_b, first, h, rows,
+                                g->f.head_dim_v, g->ldv, g->dout);
+  grad_transpose(g->q, g->ld, lanes, g->ld, g->qt, TILE_Q);
+  grad_transpose(g->dout, g->ldv, lanes, g->ldv, g->doutt, TILE_Q);
   for (int i = 0; i < TILE_Q; i++) {
-    const float x = i < g->nq ? -lse[i * g->a->lse.stride[2]] : -INFINITY;
+    const float x = i < rows ? -lse[i * a->lse.stride[2]] : -INFINITY;
+    g->f.i[i] = i0 + (i < rows ? i : rows - 1);
+    g->f.h[i] = h;
     g->neg_lse[i] = x == INFINITY ? -INFINITY : x;
-    g->delta[i] = i < g->nq ? delta[i] : 0.0f;
+    g->delta[i] = i < rows ? delta[i] : 0.0f;
   }
 }
 

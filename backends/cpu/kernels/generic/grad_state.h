@@ -3,8 +3,8 @@
 #ifndef TSR_CPU_GENERIC_GRAD_STATE_H
 #define TSR_CPU_GENERIC_GRAD_STATE_H
 
-#include "backends/cpu/kernels/generic/generic.h"
 #include "backends/cpu/kernels/generic/grad_micro.h"
+#include "backends/cpu/kernels/generic/item.h"
 
 enum {
   /* Keys whose scores are made before the next: their P and dS stay in the first-level cache. */
@@ -17,39 +17,29 @@ enum {
 enum { GRAD_OWN_DELTA = 0 /* bytes: f32 [slots][Hq][rows], see grad_delta_at */ };
 
 typedef struct grad {
-  const tsr_cpu_run *run;
-  const tsr__problem *p;
-  const tsr__bound *r;
-  const tsr_attn_args *a;
+  /* The tile as the forward pass knows it: rows [f.i[0], f.i[0] + f.rows) of one head, keys [f.j0, f.j0 + keys). f.s is the
+   * tile of S, then P. Of its scratch and state only f.s is used. */
+  fwd_item f;
   tsr_cpu_counts *counts;
-  int d, dv;        /* channels */
-  int64_t ld, ldv;  /* padded */
+  int64_t ld, ldv; /* channels, padded */
   int tile_k;
-  int with_features; /* s needs more than a scale: soft cap, ALiBi, bias or expression */
-  int for_bias;      /* dS is wanted as the gradient of the bias: without the factor of the soft cap */
+  int modifies; /* s needs more than a scale: soft cap, ALiBi, bias or expression */
+  int for_bias; /* dS is wanted as the gradient of the bias: without the factor of the soft cap */
 
   /* Scratch; forms are grad_micro.h's. */
-  float *k, *v;       /* sliced */
-  float *dk, *dval;   /* [tile_k][ld], [tile_k][ldv] */
-  float *q, *dout;    /* natural */
-  float *qt, *doutt;  /* transposed */
-  float *pp, *ds;     /* pairs */
-  float *gain;        /* [GRAD_KEYS][TILE_Q]: d(score) / d(scaled dot product), or / d(bias) */
-  int32_t *allow;     /* [tile_k][TILE_Q]: -1 or 0 */
-  float *sum;         /* what the phase sums besides: dQ, transposed, a block a query block; or dBias */
+  float *k, *v;      /* sliced */
+  float *dk, *dval;  /* [tile_k][ld], [tile_k][ldv] */
+  float *q, *dout;   /* natural */
+  float *qt, *doutt; /* transposed */
+  float *ds;         /* pairs, as f.s */
+  float *gain;       /* pairs: d(score) / d(scaled dot product), or / d(bias); only where modifies */
+  float *sum;        /* what the phase sums besides: dQ, transposed, a block a query block; or dBias */
 
-  tsr_seq seq;
-  int32_t h;
-  /* Keys [j0, j0 + nk); finite: no inf or NaN among the elements loaded. */
-  int64_t j0;
-  int nk, kv_finite;
-  /* Rows [i0, i0 + nq). */
-  int64_t i0;
-  int nq, q_finite;
-  float neg_lse[TILE_Q]; /* -inf for a row without keys, and past nq */
+  int keys;
+  int kv_finite, q_finite; /* no inf or NaN among the elements of K and V, of Q and dO */
+  float neg_lse[TILE_Q]; /* -inf for a row without keys, and past the rows */
   float delta[TILE_Q];
-  /* The tile: keys [k_lo, k_hi), multiples of GRAD_KEYS, hold all allowed pairs; masked: see `allow`. */
-  int masked, k_lo, k_hi;
+  int k_lo, k_hi; /* multiples of GRAD_KEYS: the keys that hold all allowed pairs; see f.masked, f.bits */
 } grad;
 
 /* Keys of a tile: K, V and their gradients share the second-level cache. */
@@ -95,41 +85,52 @@ static inline void *grad_take(grad_carver *c, int64_t count) {
 static int64_t grad_carve(grad *g, void *scratch, int64_t sum_floats) {
   grad_carver c = {(char *)scratch, 0};
   const int64_t pairs = (int64_t)g->tile_k * TILE_Q;
-  g->k = grad_take(&c, grad_slices(g->d) * g->tile_k * GRAD_SLICE);
-  g->v = grad_take(&c, grad_slices(g->dv) * g->tile_k * GRAD_SLICE);
+  g->k = grad_take(&c, grad_slices(g->f.head_dim) * g->tile_k * GRAD_SLICE);
+  g->v = grad_take(&c, grad_slices(g->f.head_dim_v) * g->tile_k * GRAD_SLICE);
   g->dk = grad_take(&c, g->tile_k * g->ld);
   g->dval = grad_take(&c, g->tile_k * g->ldv);
   g->q = grad_take(&c, TILE_Q * g->ld);
   g->qt = grad_take(&c, TILE_Q * g->ld);
   g->dout = grad_take(&c, TILE_Q * g->ldv);
   g->doutt = grad_take(&c, TILE_Q * g->ldv);
-  g->pp = grad_take(&c, pairs);
+  g->f.s = grad_take(&c, pairs);
   g->ds = grad_take(&c, pairs);
-  g->gain = grad_take(&c, GRAD_KEYS * TILE_Q);
-  g->allow = grad_take(&c, pairs);
+  g->gain = grad_take(&c, g->modifies ? pairs : 0);
   g->sum = grad_take(&c, sum_floats);
   return c.bytes;
 }
 
 static void grad_shape(grad *g, const tsr__problem *p) {
-  g->p = p;
-  g->d = p->head_dim;
-  g->dv = p->head_dim_v;
-  g->ld = grad_padded(g->d);
-  g->ldv = grad_padded(g->dv);
-  g->tile_k = grad_tile_k(g->d, g->dv);
+  g->f.p = p;
+  g->f.head_dim = p->head_dim;
+  g->f.head_dim_v = p->head_dim_v;
+  g->ld = grad_padded(p->head_dim);
+  g->ldv = grad_padded(p->head_dim_v);
+  g->tile_k = grad_tile_k(p->head_dim, p->head_dim_v);
+  g->modifies = (p->features & (TSR_A_SOFTCAP | TSR_A_ALIBI | TSR_A_BIAS | TSR_A_SCORE_EXPR)) != 0;
 }
 
-static void grad_begin(grad *g, const tsr_cpu_run *run, void *scratch, tsr_cpu_counts *counts) {
-  const uint32_t features = TSR_A_SOFTCAP | TSR_A_ALIBI | TSR_A_BIAS | TSR_A_SCORE_EXPR;
-  g->run = run;
-  g->r = run->bound;
-  g->a = &run->bound->args;
-  g->counts = counts;
+static void grad_begin(grad *g, const tsr_cpu_run *run, void *scratch, int64_t b, tsr_cpu_counts *counts) {
   grad_shape(g, &run->problem->attn);
-  g->with_features = (g->a->flags & features) != 0;
+  g->f.run = run;
+  g->f.bound = run->bound;
+  g->f.a = &run->bound->args;
+  g->f.units.raw = 0;
+  g->f.units.scale = g->f.a->scale;
+  g->f.units.log2 = TSR_LOG2E;
+  g->f.seq = tsr_seq_load(g->f.a, &g->f.bound->ptrs, b);
+  g->counts = counts;
   g->for_bias = 0;
   grad_carve(g, scratch, 0);
+}
+
+static inline void grad_set_head(grad *g, int32_t h) {
+  g->f.h[0] = h;
+  g->f.kv_head = h / g->f.a->group;
+}
+
+static inline int32_t grad_head(const grad *g) {
+  return (int32_t)g->f.h[0];
 }
 
 #endif
