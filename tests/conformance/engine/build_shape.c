@@ -160,7 +160,7 @@ static int deal_pages(conf_problem *p) {
     total += pages_of(p, p->slot_k[b]);
   }
   p->num_pages = total + 3;
-  pool = malloc((size_t)p->num_pages * sizeof(int64_t));
+  pool = calloc((size_t)p->num_pages, sizeof(int64_t));
   p->pages = calloc((size_t)((p->c.batch > 0 ? p->c.batch : 1) * p->pages_per_seq), sizeof(int64_t));
   if (pool == NULL || p->pages == NULL) {
     free(pool);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "feature_list.h"
 #include "runner.h"
 
 enum { BAND = 128, MAX_BUFFERS = 40 };
@@ -205,8 +206,8 @@ static void make_rotary(append *p, const append_sizes *z, tsr_dtype dtype) {
   }
 }
 
-/* Everything drawn from one seed; what it is stands in the line. */
-static void build_append(append *p, uint64_t seed) {
+/* Everything drawn from one seed; what it is stands in the line. kind: CONF_CACHE_*, which is then there; -1: drawn. */
+static void build_append(append *p, int kind, uint64_t seed) {
   static const tsr_dtype news[] = {TSR_F32, TSR_F16, TSR_BF16}, caches[] = {TSR_F8E4M3, TSR_F8E5M2, TSR_I8, TSR_U4};
   append_sizes z;
   memset(p, 0, sizeof(*p));
@@ -215,8 +216,12 @@ static void build_append(append *p, uint64_t seed) {
   p->desc = tsr_append_desc_init();
   p->args = p->twin = tsr_append_args_init();
   draw_append(p, &z);
+  if (kind == CONF_CACHE_APPEND || kind == CONF_CACHE_APPEND_PAGED) {
+    z.paged = kind == CONF_CACHE_APPEND_PAGED;
+    z.page = z.paged ? 5 : 0;
+  }
   const tsr_dtype dtype = news[conf_range(&p->a.r, 0, 2)], index = conf_chance(&p->a.r, 0.5) ? TSR_I32 : TSR_I64;
-  z.quantised = conf_chance(&p->a.r, 0.6);
+  z.quantised = conf_chance(&p->a.r, 0.6) || kind == CONF_CACHE_APPEND_QUANTISED;
   const tsr_dtype cache = z.quantised ? caches[conf_range(&p->a.r, 0, 3)] : dtype;
   make_new_rows(p, &z, dtype, index);
   make_cache(p, &z, cache);
@@ -228,7 +233,7 @@ static void build_append(append *p, uint64_t seed) {
     set(len, b, 0, 0, 0, (double)z.len_of[b]);
   }
   ENTER(p, seqlens_k, len);
-  if (conf_chance(&p->a.r, 0.6)) {
+  if (conf_chance(&p->a.r, 0.6) || kind == CONF_CACHE_APPEND_ROTARY) {
     make_rotary(p, &z, dtype);
   }
   for (int n = 0; !p->a.failed && n < p->a.count; n++) {
@@ -276,11 +281,11 @@ static const char *plan_and_run_append(conf_target *target, append *p, const cha
   return why[0] != '\0' ? why : NULL;
 }
 
-static void check_append(conf_runner *r, conf_target *target, const char *variant, uint64_t seed) {
+static void check_append(conf_runner *r, conf_target *target, const char *variant, int kind, uint64_t seed) {
   append p;
   tsr_error err;
   char why[480] = "";
-  build_append(&p, seed);
+  build_append(&p, kind, seed);
   memset(&err, 0, sizeof(err));
   if (p.a.failed || tsr_reference_append(&p.desc, &p.twin, &err) != TSR_OK) {
     conf_fail(r, NULL, "", p.line, "the oracle: %s", p.a.failed ? "no memory" : err.text);
@@ -486,7 +491,47 @@ static void check_merge(conf_runner *r, conf_target *target, const char *variant
   arena_free(&p.a);
 }
 
+/* ---- Probes ------------------------------------------------------------------------------------------ */
+
+int conf_cache_probe(const conf_target *target, int kind, uint64_t seed, char *reason, size_t bytes) {
+  tsr_plan *plan = NULL;
+  tsr_error err;
+  reason[0] = '\0';
+  memset(&err, 0, sizeof(err));
+  if (kind == CONF_CACHE_MERGE) {
+    merge p;
+    build_merge(&p, seed);
+    tsr_plan_merge(target->device, &p.desc, &plan, &err);
+    arena_free(&p.a);
+  } else {
+    append p;
+    build_append(&p, kind, seed);
+    tsr_plan_append(target->device, &p.desc, &plan, &err);
+    arena_free(&p.a);
+  }
+  if (plan == NULL) {
+    snprintf(reason, bytes, "%s", err.text);
+  }
+  tsr_plan_destroy(plan);
+  return plan != NULL;
+}
+
 /* ---- All --------------------------------------------------------------------------------------------- */
+
+static void each_variant(conf_runner *r, conf_target *target, int kind, uint64_t seed) {
+  const int32_t op = kind == CONF_CACHE_MERGE ? TSR_OP_MERGE : TSR_OP_APPEND;
+  const char *v;
+  for (int32_t i = 0; (v = tsr_device_variant(target->device, op, i)) != NULL; i++) {
+    if (!conf_wants_variant(r, v)) {
+      continue;
+    }
+    if (kind == CONF_CACHE_MERGE) {
+      check_merge(r, target, v, seed);
+    } else {
+      check_append(r, target, v, kind, seed);
+    }
+  }
+}
 
 void conf_cache_ops(conf_runner *r, uint64_t seed) {
   const int64_t count = r->options->suite == TSR_CONFORMANCE_FULL ? 2000 : 60;
@@ -497,17 +542,10 @@ void conf_cache_ops(conf_runner *r, uint64_t seed) {
   for (int64_t n = 0; n < count; n++) {
     const uint64_t x = conf_next(&seeds) >> 16;
     for (int t = 0; t < r->num_targets; t++) {
-      conf_target *target = &r->targets[t];
-      const char *v;
-      for (int32_t i = 0; target->computes && (v = tsr_device_variant(target->device, TSR_OP_APPEND, i)) != NULL; i++) {
-        if (conf_wants_variant(r, v)) {
-          check_append(r, target, v, x);
-        }
-      }
-      for (int32_t i = 0; target->computes && (v = tsr_device_variant(target->device, TSR_OP_MERGE, i)) != NULL; i++) {
-        if (conf_wants_variant(r, v)) {
-          check_merge(r, target, v, x);
-        }
+      if (r->targets[t].computes) {
+        each_variant(r, &r->targets[t], -1, x);
+        each_variant(r, &r->targets[t], (int)(n % (CONF_CACHE_MERGE + 1)), x);
+        each_variant(r, &r->targets[t], CONF_CACHE_MERGE, x);
       }
     }
   }

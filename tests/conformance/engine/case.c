@@ -178,8 +178,8 @@ static int parse_list(const char *value, int64_t *list, int32_t *count) {
   }
 }
 
-/* One word; 0: not understood. */
-static int parse_word(char *word, conf_case *c) {
+/* One word; 0: not understood. counts: of q_lens, kv_lens. */
+static int parse_word(char *word, conf_case *c, int32_t counts[2]) {
   char *value = strchr(word, '='), *end = NULL;
   const int item = conf_item_find(word, (int)strlen(word));
   if (strcmp(word, "fwd") == 0 || strcmp(word, "bwd") == 0) {
@@ -218,14 +218,15 @@ static int parse_word(char *word, conf_case *c) {
     return *end == '\0';
   }
   if (strcmp(word, "q_lens") == 0) {
-    return parse_list(value, c->q_lens, &c->num_lens);
+    return parse_list(value, c->q_lens, &counts[0]);
   }
-  return strcmp(word, "kv_lens") == 0 && parse_list(value, c->kv_lens, &c->num_lens);
+  return strcmp(word, "kv_lens") == 0 && parse_list(value, c->kv_lens, &counts[1]);
 }
 
 int conf_case_parse(const char *text, conf_case *c, char *why, size_t why_bytes) {
   conf_rules rules;
   char word[256];
+  int32_t counts[2] = {0, 0};
   *c = conf_case_init();
   while (*text != '\0') {
     const size_t blank = strspn(text, " \t\n"), length = strcspn(text + blank, " \t\n");
@@ -240,10 +241,19 @@ int conf_case_parse(const char *text, conf_case *c, char *why, size_t why_bytes)
     memcpy(word, text, length);
     word[length] = '\0';
     text += length;
-    if (!parse_word(word, c)) {
+    if (!parse_word(word, c, counts)) {
       snprintf(why, why_bytes, "\"%.*s\" is no item or size of a case", (int)length, text - length);
       return -1;
     }
+  }
+  if ((counts[0] == 0) != (counts[1] == 0)) {
+    snprintf(why, why_bytes, "q_lens and kv_lens come together");
+    return -1;
+  }
+  c->num_lens = counts[0] > counts[1] ? counts[0] : counts[1];
+  for (int32_t n = 0; n < c->num_lens; n++) { /* the shorter list is repeated */
+    c->q_lens[n] = c->q_lens[n % counts[0]];
+    c->kv_lens[n] = c->kv_lens[n % counts[1]];
   }
   conf_rules_init(&rules);
   if (!conf_set_consistent(&rules, &c->items)) {

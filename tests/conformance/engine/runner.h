@@ -8,7 +8,7 @@
  *   invariance.c  what compares plans: batch invariance, workspace bounds
  *   cache_ops.c   append and merge
  *   numpy.c       the cases of tests/data/pairwise.bin
- *   support.c     the support table
+ *   feature_list.c  the rows of the support table; support.c asks and checks them
  *   report.c      JSON
  *   conformance.c the suites */
 #ifndef TSR_TESTS_CONFORMANCE_RUNNER_H
@@ -97,6 +97,8 @@ unsigned char *conf_outputs_copy(const conf_problem *p);
 /* NULL if the outputs are bit for bit the copy, else the first tensor that is not. */
 const char *conf_outputs_differ(const conf_problem *p, const unsigned char *copy);
 void conf_cache_ops(conf_runner *r, uint64_t seed);
+/* Does the device plan a problem of that kind (feature_list.h)? 1, or 0 with the reason. */
+int conf_cache_probe(const conf_target *target, int kind, uint64_t seed, char *reason, size_t bytes);
 void conf_numpy_cases(conf_runner *r, const char *path);
 
 /* Fills target->promised. */
