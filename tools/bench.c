@@ -22,7 +22,8 @@ static tsr_status run_library(void *arg, tsr_error *err) {
   return tsr_run_attention(work->plan.plan, &work->plan.args, err);
 }
 
-static tsr_status measure_library(tool_engine *engine, const tool_problem *problem, bench_point *point, tsr_error *err) {
+static tsr_status measure_library(tool_engine *engine, const tool_problem *problem, bench_point *point,
+                                  tsr_error *err) {
   const tsr_attention_desc *desc = problem->has_backward ? &problem->backward : &problem->forward;
   const tsr_run_args *args = problem->has_backward ? &problem->backward_args : &problem->forward_args;
   library_work work;
@@ -97,9 +98,20 @@ static tsr_status measure_standard(tool_engine *engine, const tool_problem *p, b
   memset(copies, 0, sizeof(copies));
   memset(&work, 0, sizeof(work));
   work.isa = engine->info.isa;
-  work.problem = (standard_problem){NULL, NULL, NULL, NULL, p->num_sequences, p->heads, p->kv_heads, p->max_seqlen_q,
-                                    p->max_seqlen_k, p->head_dim, p->v_head_dim, point->of.causal,
-                                    (float)(1 / sqrt((double)p->head_dim)), engine->info.num_threads};
+  work.problem = (standard_problem){NULL,
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    p->num_sequences,
+                                    p->heads,
+                                    p->kv_heads,
+                                    p->max_seqlen_q,
+                                    p->max_seqlen_k,
+                                    p->head_dim,
+                                    p->v_head_dim,
+                                    point->of.causal,
+                                    (float)(1 / sqrt((double)p->head_dim)),
+                                    engine->info.num_threads};
   const int64_t bytes = point->standard_scratch_bytes = standard_scratch_bytes(&work.problem);
   if (bytes > available / 10 * 8)
     return TSR_OK; /* the table says how much it would need */
@@ -199,19 +211,21 @@ void bench_print_point(const tool_term *term, const bench_point *p, int standard
          (long long)p->of.seqlen, p->of.causal ? "causal" : "full", format_seconds(a, p->time.median),
          format_flops(b, p->flops / p->time.median));
   if (!standard) {
-    printf("  %s%s, %d runs%s\n", term_style(term, STYLE_DIM), p->variant, p->time.repeats, term_style(term, STYLE_RESET));
+    printf("  %s%s, %d runs%s\n", term_style(term, STYLE_DIM), p->variant, p->time.repeats,
+           term_style(term, STYLE_RESET));
   } else if (p->has_standard) {
     const double ratio = p->standard.median / p->time.median;
     printf(" %11s %s%8s%s %13s %11s", format_seconds(a, p->standard.median),
-           term_style(term, ratio >= 1 ? STYLE_GREEN : STYLE_YELLOW), format_ratio(b, ratio), term_style(term, STYLE_RESET),
-           format_bytes(c, extra_bytes(p)), format_bytes(d, standard_bytes(p)));
+           term_style(term, ratio >= 1 ? STYLE_GREEN : STYLE_YELLOW), format_ratio(b, ratio),
+           term_style(term, STYLE_RESET), format_bytes(c, extra_bytes(p)), format_bytes(d, standard_bytes(p)));
     if (extra_bytes(p) > 0)
       printf(" %s%8s%s", term_style(term, STYLE_GREEN), format_ratio(e, standard_bytes(p) / extra_bytes(p)),
              term_style(term, STYLE_RESET));
     printf("\n");
   } else {
     printf(" %11s %8s %13s %11s  %stoo large to run here%s\n", "-", "-", format_bytes(a, extra_bytes(p)),
-           format_bytes(b, (double)p->standard_scratch_bytes), term_style(term, STYLE_DIM), term_style(term, STYLE_RESET));
+           format_bytes(b, (double)p->standard_scratch_bytes), term_style(term, STYLE_DIM),
+           term_style(term, STYLE_RESET));
   }
   fflush(stdout);
 }
@@ -348,10 +362,12 @@ void bench_chart(tool_text *out, const bench_point *points, int32_t count, int s
   char title[160];
   memset(panels, 0, sizeof(panels));
   const bench_point *last = &points[count - 1];
-  const int32_t num_panels = standard ? standard_panels_of(points, count, panels) : rate_panel_of(points, count, panels);
+  const int32_t num_panels =
+      standard ? standard_panels_of(points, count, panels) : rate_panel_of(points, count, panels);
   if (standard)
     snprintf(title, sizeof(title), "%s attention, %lld head%s, D = %lld, %s", last->of.causal ? "Causal" : "Full",
-             (long long)last->heads, last->heads == 1 ? "" : "s", (long long)last->of.head_dim, tsr_dtype_name(last->of.dtype));
+             (long long)last->heads, last->heads == 1 ? "" : "s", (long long)last->of.head_dim,
+             tsr_dtype_name(last->of.dtype));
   else
     snprintf(title, sizeof(title), "Attention, %lld head%s", (long long)last->heads, last->heads == 1 ? "" : "s");
   chart_draw(out, title, machine, "sequence length", panels, num_panels);

@@ -22,8 +22,10 @@ static tsr_status read_sweep(sweep *s, const tool_options *o, tsr_error *err) {
   tsr_status status = options_int_list(o->seqlen ? o->seqlen : "512,1024,2048,4096", "--seqlen", 1, INT64_C(1) << 32,
                                        s->seqlens, &s->num_seqlens, err);
   if (status == TSR_OK)
-    status = options_int_list(o->head_dim ? o->head_dim : o->versus ? "64" : "64,128", "--head-dim", 1, TSR_MAX_HEAD_DIM,
-                              s->head_dims, &s->num_head_dims, err);
+    status = options_int_list(o->head_dim ? o->head_dim
+                              : o->versus ? "64"
+                                          : "64,128",
+                              "--head-dim", 1, TSR_MAX_HEAD_DIM, s->head_dims, &s->num_head_dims, err);
   if (status == TSR_OK)
     status = options_dtype_list(o->dtype ? o->dtype : "f32", "--dtype", s->dtypes, &s->num_dtypes, err);
   if (status == TSR_OK && (o->seqlen_q || o->seqlen_k || o->input || o->inputs[INPUT_q]))
@@ -57,7 +59,12 @@ static void announce(const tool_options *o, const bench_case *c, int on) {
 }
 
 static tsr_status measure_all(sweep *s, tool_engine *engine, tool_options *o, tsr_error *err) {
-  bench_case c = {0, 0, 0, 0, s->standard, o->repeats.given ? (int32_t)o->repeats.value : 5,
+  bench_case c = {0,
+                  0,
+                  0,
+                  0,
+                  s->standard,
+                  o->repeats.given ? (int32_t)o->repeats.value : 5,
                   o->min_time.given ? o->min_time.value : 0.2};
   tsr_status status = TSR_OK;
   const int total = s->num_dtypes * s->num_head_dims * s->num_masks * s->num_seqlens;
@@ -167,8 +174,10 @@ const tool_command command_bench = {
     "bench",
     "sweeps over sizes and element types; time and memory beside materialised attention",
     "[sizes as lists] [options]",
-    "Measures attention on random data: warm, at least --repeats runs and --min-time seconds a point, the median counts. FLOPs are\n"
-    "4 S S D a head, half of that when causal. With --vs standard, time and peak memory stand beside attention as it is\n"
+    "Measures attention on random data: warm, at least --repeats runs and --min-time seconds a point, the median "
+    "counts. FLOPs are\n"
+    "4 S S D a head, half of that when causal. With --vs standard, time and peak memory stand beside attention as it "
+    "is\n"
     "usually written down: all scores in memory, in f32, with blocked and vectorised products on the same threads.\n",
     "  tessera bench --seqlen 512,1024,2048,4096 --head-dim 64,128 --dtype f32,bf16\n"
     "  tessera bench --vs standard --masks causal --svg bench.svg\n"

@@ -39,11 +39,13 @@ static tsr_status all_parts(demo_state *demo, const char *svg, tsr_error *err) {
     status = demo_long(demo, err);
   }
   if (status == TSR_OK) {
-    heading(demo, 3, "Every device, level and kernel variant here", "causal, S = 512, 4 heads, D = 64, f32, all values checked");
+    heading(demo, 3, "Every device, level and kernel variant here",
+            "causal, S = 512, 4 heads, D = 64, f32, all values checked");
     status = demo_devices(demo, err);
   }
   if (status == TSR_OK) {
-    heading(demo, 4, "Beside attention as it is usually written down", "the scores in memory; same threads, causal, 4 heads");
+    heading(demo, 4, "Beside attention as it is usually written down",
+            "the scores in memory; same threads, causal, 4 heads");
     status = demo_standard(demo, svg, err);
   }
   return status;
@@ -108,15 +110,16 @@ static int demo(tool_options *options) {
   return code;
 }
 
-const tool_command command_demo = {
-    "demo",
-    "the library at work in about a minute: real words, a long sequence, all variants",
-    "[options]",
-    "Five parts: attention over recorded words, compared with the language model's own output and with the oracle; causal\n"
-    "attention over 131,072 tokens; every device and kernel variant of this machine; time and memory beside materialised\n"
-    "attention, with a chart; and a line to try a mask of your own.\n",
-    "  tessera demo\n"
-    "  tessera demo --long-seqlen 32768 --svg chart.svg\n"
-    "  tessera demo --json\n",
-    OPTION_GROUP_GENERAL | OPTION_GROUP_DEVICE | OPTION_GROUP_DEMO,
-    demo};
+const tool_command command_demo = {"demo",
+                                   "the library at work in about a minute: real words, a long sequence, all variants",
+                                   "[options]",
+                                   "Five parts: attention over recorded words, compared with the language model's own "
+                                   "output and with the oracle; causal\n"
+                                   "attention over 131,072 tokens; every device and kernel variant of this machine; "
+                                   "time and memory beside materialised\n"
+                                   "attention, with a chart; and a line to try a mask of your own.\n",
+                                   "  tessera demo\n"
+                                   "  tessera demo --long-seqlen 32768 --svg chart.svg\n"
+                                   "  tessera demo --json\n",
+                                   OPTION_GROUP_GENERAL | OPTION_GROUP_DEVICE | OPTION_GROUP_DEMO,
+                                   demo};

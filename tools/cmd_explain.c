@@ -58,8 +58,14 @@ static void print_verdicts(const explanation *e) {
   term_heading(t, "variants", "best first");
   for (int32_t i = 0; i < e->num_verdicts; i++) {
     const tsr_verdict *v = &e->verdicts[i];
-    printf("  %s%-8s%s %-24s %s\n", term_style(t, v->chosen ? STYLE_GREEN : v->accepted ? STYLE_CYAN : STYLE_YELLOW),
-           v->chosen ? "chosen" : v->accepted ? "could" : "refused", term_style(t, STYLE_RESET), v->variant, v->reason);
+    printf("  %s%-8s%s %-24s %s\n",
+           term_style(t, v->chosen     ? STYLE_GREEN
+                         : v->accepted ? STYLE_CYAN
+                                       : STYLE_YELLOW),
+           v->chosen     ? "chosen"
+           : v->accepted ? "could"
+                         : "refused",
+           term_style(t, STYLE_RESET), v->variant, v->reason);
   }
 }
 
@@ -79,13 +85,16 @@ static void print_plan(const explanation *e) {
     printf(" %s", name);
   printf("\n  %-22s %d\n", "splits of the keys", p->num_splits);
   printf("  %-22s %s, aligned to %lld (at most %s for any smaller problem)\n", "workspace",
-         format_bytes(a, (double)p->workspace_bytes), (long long)p->workspace_align, format_bytes(b, (double)e->bound_bytes));
-  printf("  %-22s %s of %s", "tiles visited", format_count(a, (double)p->tiles_visited), format_count(b, (double)p->tiles_total));
+         format_bytes(a, (double)p->workspace_bytes), (long long)p->workspace_align,
+         format_bytes(b, (double)e->bound_bytes));
+  printf("  %-22s %s of %s", "tiles visited", format_count(a, (double)p->tiles_visited),
+         format_count(b, (double)p->tiles_total));
   if (p->tiles_total > 0)
     printf("  %s(%.1f %% saved; masks in tensors and expressions may save more)%s", term_style(t, STYLE_DIM),
            100 * (1 - (double)p->tiles_visited / (double)p->tiles_total), term_style(t, STYLE_RESET));
   printf("\n  %-22s %.4g\n", "FLOPs", p->flops);
-  printf("  %-22s %s read, %s written\n", "predicted traffic", format_bytes(a, p->bytes_read), format_bytes(b, p->bytes_written));
+  printf("  %-22s %s read, %s written\n", "predicted traffic", format_bytes(a, p->bytes_read),
+         format_bytes(b, p->bytes_written));
   const double traffic = p->bytes_read + p->bytes_written;
   printf("  %-22s %s", "least possible", format_bytes(c, p->bytes_minimum));
   if (p->bytes_minimum > 0)
@@ -201,7 +210,8 @@ const tool_command command_explain = {
     "explain",
     "the plan of a problem: variant, refusals, tiles, launches, predicted bytes",
     "[FILE.safetensors | --q Q --k K --v V | sizes] [options]",
-    "Plans a problem without running it and says which kernel variant would run, why the others would not, and what it\n"
+    "Plans a problem without running it and says which kernel variant would run, why the others would not, and what "
+    "it\n"
     "costs: tiles, launches, splits, workspace, FLOPs, and the bytes an IO model predicts beside the least possible.\n",
     "  tessera explain --seqlen 8192 --heads 32 --heads-kv 8 --head-dim 128 --causal\n"
     "  tessera explain --seqlen-q 1 --seqlen-k 32768 --heads 32 --heads-kv 8 --dtype bf16\n"

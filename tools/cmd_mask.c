@@ -142,13 +142,14 @@ static void print_view(const mask_view *v) {
   printf("  %lld queries (down) x %lld keys (across), tiles of %d x %d, variant %s\n\n", (long long)v->seqlen_q,
          (long long)v->seqlen_k, m->tile_q, m->tile_k, m->variant);
   print_art(v);
-  printf("\n  tiles   %s%s full%s, %s%s partial%s, %s skipped: %s%.1f %% of the work saved%s\n", term_style(t, STYLE_BLUE),
-         format_count(a, (double)m->full), term_style(t, STYLE_RESET), term_style(t, STYLE_YELLOW),
-         format_count(b, (double)m->partial), term_style(t, STYLE_RESET), format_count(c, (double)m->skipped),
-         term_style(t, STYLE_BOLD), 100 * saved_share(m), term_style(t, STYLE_RESET));
+  printf("\n  tiles   %s%s full%s, %s%s partial%s, %s skipped: %s%.1f %% of the work saved%s\n",
+         term_style(t, STYLE_BLUE), format_count(a, (double)m->full), term_style(t, STYLE_RESET),
+         term_style(t, STYLE_YELLOW), format_count(b, (double)m->partial), term_style(t, STYLE_RESET),
+         format_count(c, (double)m->skipped), term_style(t, STYLE_BOLD), 100 * saved_share(m),
+         term_style(t, STYLE_RESET));
   if (v->pairs.known)
-    printf("  pairs   %s%s of %s visible (%.1f %%)\n", v->pairs.exact ? "" : "about ", format_count(a, v->pairs.visible),
-           format_count(b, v->pairs.all), 100 * v->pairs.visible / v->pairs.all);
+    printf("  pairs   %s%s of %s visible (%.1f %%)\n", v->pairs.exact ? "" : "about ",
+           format_count(a, v->pairs.visible), format_count(b, v->pairs.all), 100 * v->pairs.visible / v->pairs.all);
   if (v->options->output)
     printf("  saved   %s\n", v->options->output);
 }
@@ -208,8 +209,8 @@ static void draw_tiles(tool_text *out, const mask_view *v, const frame *f) {
     int64_t start = 0;
     for (int64_t c = 0; c < cols; c++) {
       const uint8_t kind = merged_class(m, row0, row1, c * m->cols / cols, (c + 1) * m->cols / cols);
-      const int last = c + 1 == cols ||
-                       merged_class(m, row0, row1, (c + 1) * m->cols / cols, (c + 2) * m->cols / cols) != kind;
+      const int last =
+          c + 1 == cols || merged_class(m, row0, row1, (c + 1) * m->cols / cols, (c + 2) * m->cols / cols) != kind;
       if (!last)
         continue;
       const double x0 = (double)(start * m->cols / cols) * m->tile_k * unit_x;
@@ -251,11 +252,14 @@ static void draw_cells(tool_text *out, const mask_view *v, const frame *f) {
 
 static void draw_grid(tool_text *out, const mask_view *v, const frame *f) {
   const tile_map *m = &v->tiles;
-  const double step_x = m->tile_k * f->width / (double)v->seqlen_k, step_y = m->tile_q * f->height / (double)v->seqlen_q;
+  const double step_x = m->tile_k * f->width / (double)v->seqlen_k,
+               step_y = m->tile_q * f->height / (double)v->seqlen_q;
   for (int64_t c = 1; c < m->cols && step_x >= 5; c++)
-    svg_line(out, f->left + (double)c * step_x, f->top, f->left + (double)c * step_x, f->top + f->height, SVG_PAPER, 0.8);
+    svg_line(out, f->left + (double)c * step_x, f->top, f->left + (double)c * step_x, f->top + f->height, SVG_PAPER,
+             0.8);
   for (int64_t r = 1; r < m->rows && step_y >= 5; r++)
-    svg_line(out, f->left, f->top + (double)r * step_y, f->left + f->width, f->top + (double)r * step_y, SVG_PAPER, 0.8);
+    svg_line(out, f->left, f->top + (double)r * step_y, f->left + f->width, f->top + (double)r * step_y, SVG_PAPER,
+             0.8);
 }
 
 static void draw_legend(tool_text *out, const mask_view *v, double x, double y) {
@@ -329,8 +333,8 @@ static tsr_status prepare(mask_view *v, tool_options *options, tsr_error *err) {
   v->b = options->sequence.value;
   v->h = options->head.value;
   if (v->b >= v->problem.num_sequences || v->h >= v->problem.heads) {
-    tool_error(err, TSR_INVALID, "", "--sequence %lld, --head %lld: there are %lld sequences and %lld heads", (long long)v->b,
-               (long long)v->h, (long long)v->problem.num_sequences, (long long)v->problem.heads);
+    tool_error(err, TSR_INVALID, "", "--sequence %lld, --head %lld: there are %lld sequences and %lld heads",
+               (long long)v->b, (long long)v->h, (long long)v->problem.num_sequences, (long long)v->problem.heads);
     return err->status;
   }
   v->seqlen_q = used_length(&v->problem, INPUT_cu_seqlens_q, INPUT_seqlens_q, v->b, v->problem.max_seqlen_q);

@@ -123,12 +123,15 @@ static tsr_status load_given(run_state *s, tsr_error *err) {
     if (status == TSR_OK) {
       int same = loaded.rank == out->rank && loaded.dtype == out->dtype;
       for (int32_t axis = 0; same && axis < out->rank; axis++)
-        same = loaded.shape[axis] == out->shape[axis] && (loaded.stride[axis] == out->stride[axis] || out->shape[axis] == 1);
+        same = loaded.shape[axis] == out->shape[axis] &&
+               (loaded.stride[axis] == out->stride[axis] || out->shape[axis] == 1);
       if (same) {
         memcpy(out->data, loaded.data, (size_t)out->bytes);
       } else {
-        tool_error(err, status = TSR_INVALID, problem_output_name(i), "%s: %s is not the %s in C order, of the shape, that "
-                   "this run would make", path, problem_output_name(i), tsr_dtype_name(out->dtype));
+        tool_error(err, status = TSR_INVALID, problem_output_name(i),
+                   "%s: %s is not the %s in C order, of the shape, that "
+                   "this run would make",
+                   path, problem_output_name(i), tsr_dtype_name(out->dtype));
       }
       tensor_free(&loaded);
     }
@@ -169,7 +172,8 @@ static tsr_status verify(run_state *s, tsr_error *err) {
     status = tensor_load(o->expect, "o", TSR_DTYPE_NONE, &s->problem.expected, err);
   else if (s->problem.expected.dtype == TSR_DTYPE_NONE)
     tool_error(err, status = TSR_INVALID, "expect", "--expect self: the input file has no tensor o");
-  return status == TSR_OK ? verify_expected(&s->problem, &s->problem.expected, o->tolerance.value, &s->verified, err) : status;
+  return status == TSR_OK ? verify_expected(&s->problem, &s->problem.expected, o->tolerance.value, &s->verified, err)
+                          : status;
 }
 
 /* ---- Reports --------------------------------------------------------------------------------- */
@@ -177,19 +181,19 @@ static tsr_status verify(run_state *s, tsr_error *err) {
 static void print_pass(const run_state *s, const char *name, const engine_report *r) {
   const tool_term *t = &s->options->term;
   term_number time, rate, bytes;
-  printf("%-13s %s%s%s, %s  %svariant %s, tiles %d x %d, %d split%s, workspace %s%s\n", name,
-         term_style(t, STYLE_BOLD), format_seconds(time, r->seconds), term_style(t, STYLE_RESET),
-         format_flops(rate, r->plan.flops / r->seconds), term_style(t, STYLE_DIM), r->variant, r->plan.tile_q,
-         r->plan.tile_k, r->plan.num_splits, r->plan.num_splits == 1 ? "" : "s",
-         format_bytes(bytes, (double)r->plan.workspace_bytes), term_style(t, STYLE_RESET));
+  printf("%-13s %s%s%s, %s  %svariant %s, tiles %d x %d, %d split%s, workspace %s%s\n", name, term_style(t, STYLE_BOLD),
+         format_seconds(time, r->seconds), term_style(t, STYLE_RESET), format_flops(rate, r->plan.flops / r->seconds),
+         term_style(t, STYLE_DIM), r->variant, r->plan.tile_q, r->plan.tile_k, r->plan.num_splits,
+         r->plan.num_splits == 1 ? "" : "s", format_bytes(bytes, (double)r->plan.workspace_bytes),
+         term_style(t, STYLE_RESET));
   const double visited = (double)(r->stats.tiles_full + r->stats.tiles_partial);
   const double all = visited + (double)r->stats.tiles_skipped;
   term_number full, partial, skipped;
   if (all > 0)
     printf("%-13s %s full, %s partial, %s skipped  %s(%.1f %% of the work saved)%s\n", "  tiles",
            format_count(full, (double)r->stats.tiles_full), format_count(partial, (double)r->stats.tiles_partial),
-           format_count(skipped, (double)r->stats.tiles_skipped), term_style(t, STYLE_DIM),
-           100 * (1 - visited / all), term_style(t, STYLE_RESET));
+           format_count(skipped, (double)r->stats.tiles_skipped), term_style(t, STYLE_DIM), 100 * (1 - visited / all),
+           term_style(t, STYLE_RESET));
 }
 
 static void print_report(const run_state *s) {
@@ -270,7 +274,8 @@ static int run(tool_options *options) {
   memset(&s, 0, sizeof(s));
   s.options = options;
   if (options->num_arguments > 0) {
-    fprintf(stderr, "tessera run: '%s' is no option (files: FILE.safetensors, or --q FILE.npy and so on)\n", options->arguments[0]);
+    fprintf(stderr, "tessera run: '%s' is no option (files: FILE.safetensors, or --q FILE.npy and so on)\n",
+            options->arguments[0]);
     return TOOL_USAGE;
   }
   if (options->given && !options->check && !options->expect) {

@@ -43,10 +43,10 @@ static void print_long(const demo_state *demo, const long_result *r) {
   printf("  visible pairs    %s\n", format_count(a, r->pairs));
   printf("  time             %s%s%s, %s\n", term_style(t, STYLE_BOLD), format_seconds(a, r->report.seconds),
          term_style(t, STYLE_RESET), format_flops(b, r->report.plan.flops / r->report.seconds));
-  printf("  extra memory     %s%s%s %s\n", term_style(t, STYLE_BOLD), format_bytes(a, extra), term_style(t, STYLE_RESET),
-         r->peak_bytes >= 0 ? "(measured, beyond q, k, v and o)" : "(workspace)");
-  printf("  the standard way %s%s%s for the scores alone\n", term_style(t, STYLE_BOLD), format_bytes(a, r->standard_bytes),
-         term_style(t, STYLE_RESET));
+  printf("  extra memory     %s%s%s %s\n", term_style(t, STYLE_BOLD), format_bytes(a, extra),
+         term_style(t, STYLE_RESET), r->peak_bytes >= 0 ? "(measured, beyond q, k, v and o)" : "(workspace)");
+  printf("  the standard way %s%s%s for the scores alone\n", term_style(t, STYLE_BOLD),
+         format_bytes(a, r->standard_bytes), term_style(t, STYLE_RESET));
   printf("  checked          %lld full rows against the float64 oracle, max error %.2g of %.2g allowed  %s%s%s\n",
          (long long)r->verified.rows, o->max_error, o->max_allowed,
          term_style(t, r->verified.passed ? STYLE_GREEN : STYLE_RED), r->verified.passed ? "ok" : "FAIL",
@@ -246,8 +246,8 @@ tsr_status demo_devices(demo_state *demo, tsr_error *err) {
     return status;
   json_open(demo->w, "devices", '[');
   if (!demo->options->json)
-    printf("  %s%-10s %-8s %-20s %10s %10s %14s%s\n", term_style(t, STYLE_BOLD), "device", "level", "variant", "max error",
-           "time", "rate", term_style(t, STYLE_RESET));
+    printf("  %s%-10s %-8s %-20s %10s %10s %14s%s\n", term_style(t, STYLE_BOLD), "device", "level", "variant",
+           "max error", "time", "rate", term_style(t, STYLE_RESET));
   for (int32_t i = 0; i < tsr_backend_count(demo->engine->context) && status == TSR_OK; i++) {
     tsr_backend_info backend;
     memset(&backend, 0, sizeof(backend));

@@ -90,7 +90,8 @@ static tsr_status read_tokens(recording *r, tsr_error *err) {
     return err->status;
   }
   if (r->tokens.root->kind != JSON_ARRAY || r->tokens.root->count != r->problem.max_seqlen_q) {
-    tool_error(err, TSR_INVALID, "", "%s: not a list of %lld tokens", r->tokens_file, (long long)r->problem.max_seqlen_q);
+    tool_error(err, TSR_INVALID, "", "%s: not a list of %lld tokens", r->tokens_file,
+               (long long)r->problem.max_seqlen_q);
     return err->status;
   }
   return TSR_OK;
@@ -180,8 +181,11 @@ static const char *heat(double weight) {
   static const struct {
     double least;
     const char *code;
-  } levels[] = {{0.40, "\x1b[1;38;5;16;48;5;202m"}, {0.20, "\x1b[38;5;16;48;5;208m"}, {0.10, "\x1b[38;5;16;48;5;214m"},
-                {0.05, "\x1b[38;5;16;48;5;221m"},   {0.02, "\x1b[38;5;16;48;5;229m"}};
+  } levels[] = {{0.40, "\x1b[1;38;5;16;48;5;202m"},
+                {0.20, "\x1b[38;5;16;48;5;208m"},
+                {0.10, "\x1b[38;5;16;48;5;214m"},
+                {0.05, "\x1b[38;5;16;48;5;221m"},
+                {0.02, "\x1b[38;5;16;48;5;229m"}};
   for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
     if (weight >= levels[i].least)
       return levels[i].code;
@@ -314,7 +318,8 @@ tsr_status demo_words(demo_state *demo, tsr_error *err) {
   const int32_t count = list_recordings(demo->data, names);
   tsr_status status = TSR_OK;
   if (count == 0) {
-    tool_error(err, TSR_INVALID, "data", "%s: no .safetensors files there (--data DIR says where they are)", demo->data);
+    tool_error(err, TSR_INVALID, "data", "%s: no .safetensors files there (--data DIR says where they are)",
+               demo->data);
     return err->status;
   }
   json_open(demo->w, "words", '[');

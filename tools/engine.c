@@ -82,8 +82,8 @@ void engine_release(engine_plan *plan) {
   memset(plan, 0, sizeof(*plan));
 }
 
-tsr_status engine_run(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args,
-                      const char *label, engine_report *report, tsr_error *err) {
+tsr_status engine_run(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args, const char *label,
+                      engine_report *report, tsr_error *err) {
   engine_plan plan;
   tsr_plan_info info;
   memset(report, 0, sizeof(*report));

@@ -28,8 +28,8 @@ typedef struct engine_report {
 } engine_report;
 
 /* Plans, allocates the workspace, runs once, releases both. label: of the progress bar, NULL for none. */
-tsr_status engine_run(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args,
-                      const char *label, engine_report *report, tsr_error *err);
+tsr_status engine_run(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args, const char *label,
+                      engine_report *report, tsr_error *err);
 
 /* A plan with its own workspace, for repeated runs. */
 typedef struct engine_plan {

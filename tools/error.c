@@ -19,16 +19,11 @@ void tool_error(tsr_error *err, tsr_status status, const char *field, const char
 
 int tool_exit_code(tsr_status status) {
   switch (status) {
-  case TSR_OK:
-    return TOOL_OK;
-  case TSR_INVALID:
-    return TOOL_INVALID;
+  case TSR_OK: return TOOL_OK;
+  case TSR_INVALID: return TOOL_INVALID;
   case TSR_UNSUPPORTED:
-  case TSR_BACKEND_MISSING:
-    return TOOL_UNSUPPORTED;
-  case TSR_CANCELLED:
-    return TOOL_INTERRUPTED;
-  default:
-    return TOOL_FAILED;
+  case TSR_BACKEND_MISSING: return TOOL_UNSUPPORTED;
+  case TSR_CANCELLED: return TOOL_INTERRUPTED;
+  default: return TOOL_FAILED;
   }
 }

@@ -28,54 +28,54 @@ enum {
   TYPE_INDEX, /* i32, or i64 if any tensor of this class is i64 */
   TYPE_I32,   /* i64 is narrowed if it fits */
   TYPE_I64,
-  TYPE_MASK,  /* u8, bool; bits with --mask-bits */
-  TYPE_AUX    /* f32, i32 */
+  TYPE_MASK, /* u8, bool; bits with --mask-bits */
+  TYPE_AUX   /* f32, i32 */
 };
 
 /* X(field, axes, type, help) */
-#define TOOL_INPUTS(X)                                                                                       \
-  X(q, AXES_BSHD, TYPE_MAIN, "queries [B,S,H,D], [S,H,D] or [S,D]")                                          \
-  X(k, AXES_BSHD, TYPE_MAIN, "keys; paged: [pages,page_size,H,D]")                                           \
-  X(v, AXES_BSHD, TYPE_MAIN, "values")                                                                       \
-  X(cu_seqlens_q, AXES_VECTOR, TYPE_INDEX, "packed queries: start of each sequence, and the end")            \
-  X(cu_seqlens_k, AXES_VECTOR, TYPE_INDEX, "packed keys: the same")                                          \
-  X(seqlens_q, AXES_VECTOR, TYPE_INDEX, "used query lengths [B]")                                            \
-  X(seqlens_k, AXES_VECTOR, TYPE_INDEX, "used key lengths [B]")                                              \
-  X(block_table, AXES_TABLE, TYPE_I32, "pages of each sequence [B,max_pages]")                               \
-  X(kv_indptr, AXES_VECTOR, TYPE_I32, "pages as CSR: start of each sequence in kv-indices [B+1]")            \
-  X(kv_indices, AXES_VECTOR, TYPE_I32, "pages as CSR: page ids")                                             \
-  X(last_page_len, AXES_VECTOR, TYPE_I32, "pages as CSR: keys in the last page [B]")                         \
-  X(prefix, AXES_VECTOR, TYPE_INDEX, "with --causal: keys every row may see [B]")                            \
-  X(mask, AXES_BROAD, TYPE_MASK, "nonzero = may attend, [Sq,Sk] .. [B,H,Sq,Sk]")                             \
-  X(mask_offsets, AXES_VECTOR, TYPE_I64, "bit masks of packed batches: byte offset of each [B]")             \
-  X(mask_row_strides, AXES_VECTOR, TYPE_I64, "bit masks of packed batches: bytes between rows [B]")          \
-  X(segments_q, AXES_ROWS, TYPE_I32, "segment ids of queries [B,S], packed [T]; -1 = padding")               \
-  X(segments_k, AXES_ROWS, TYPE_I32, "segment ids of keys")                                                  \
-  X(flashmask, AXES_BROAD, TYPE_I32, "column-wise mask [B,1|H,Sk,n]")                                        \
-  X(block_indptr, AXES_BLOCKS, TYPE_I32, "block-sparse rows [B|1,H|1,rows+1]; with --block R,C")             \
-  X(block_indices, AXES_BLOCKS, TYPE_I32, "block-sparse columns")                                            \
-  X(bias, AXES_BROAD, TYPE_FLOAT, "added to scores, [Sq,Sk] .. [B,H,Sq,Sk]; -inf masks")                     \
-  X(alibi_slopes, AXES_ROWS, TYPE_F32, "ALiBi slopes [H] or [B,H]; 'auto' = 2^(-8 h / H)")                   \
-  X(sink, AXES_VECTOR, TYPE_F32, "sink logit of each query head [H]")                                        \
-  X(k_scale, AXES_SCALE, TYPE_FLOAT, "scales of quantised keys [G], [H,G], .. [B|1,S|1,H|1,G|1]")                   \
-  X(k_zero, AXES_SCALE, TYPE_FLOAT, "their zero points")                                                     \
-  X(v_scale, AXES_SCALE, TYPE_FLOAT, "scales of quantised values")                                           \
-  X(v_zero, AXES_SCALE, TYPE_FLOAT, "their zero points")                                                     \
-  X(q_descale, AXES_ROWS, TYPE_F32, "descale of fp8 queries [B|1,H|1]")                                      \
-  X(rng_state, AXES_VECTOR, TYPE_I64, "dropout seed and offset in memory [2]")                               \
-  X(dout, AXES_BSHD, TYPE_MAIN, "--backward: gradient of the output")                                        \
+#define TOOL_INPUTS(X)                                                                              \
+  X(q, AXES_BSHD, TYPE_MAIN, "queries [B,S,H,D], [S,H,D] or [S,D]")                                 \
+  X(k, AXES_BSHD, TYPE_MAIN, "keys; paged: [pages,page_size,H,D]")                                  \
+  X(v, AXES_BSHD, TYPE_MAIN, "values")                                                              \
+  X(cu_seqlens_q, AXES_VECTOR, TYPE_INDEX, "packed queries: start of each sequence, and the end")   \
+  X(cu_seqlens_k, AXES_VECTOR, TYPE_INDEX, "packed keys: the same")                                 \
+  X(seqlens_q, AXES_VECTOR, TYPE_INDEX, "used query lengths [B]")                                   \
+  X(seqlens_k, AXES_VECTOR, TYPE_INDEX, "used key lengths [B]")                                     \
+  X(block_table, AXES_TABLE, TYPE_I32, "pages of each sequence [B,max_pages]")                      \
+  X(kv_indptr, AXES_VECTOR, TYPE_I32, "pages as CSR: start of each sequence in kv-indices [B+1]")   \
+  X(kv_indices, AXES_VECTOR, TYPE_I32, "pages as CSR: page ids")                                    \
+  X(last_page_len, AXES_VECTOR, TYPE_I32, "pages as CSR: keys in the last page [B]")                \
+  X(prefix, AXES_VECTOR, TYPE_INDEX, "with --causal: keys every row may see [B]")                   \
+  X(mask, AXES_BROAD, TYPE_MASK, "nonzero = may attend, [Sq,Sk] .. [B,H,Sq,Sk]")                    \
+  X(mask_offsets, AXES_VECTOR, TYPE_I64, "bit masks of packed batches: byte offset of each [B]")    \
+  X(mask_row_strides, AXES_VECTOR, TYPE_I64, "bit masks of packed batches: bytes between rows [B]") \
+  X(segments_q, AXES_ROWS, TYPE_I32, "segment ids of queries [B,S], packed [T]; -1 = padding")      \
+  X(segments_k, AXES_ROWS, TYPE_I32, "segment ids of keys")                                         \
+  X(flashmask, AXES_BROAD, TYPE_I32, "column-wise mask [B,1|H,Sk,n]")                               \
+  X(block_indptr, AXES_BLOCKS, TYPE_I32, "block-sparse rows [B|1,H|1,rows+1]; with --block R,C")    \
+  X(block_indices, AXES_BLOCKS, TYPE_I32, "block-sparse columns")                                   \
+  X(bias, AXES_BROAD, TYPE_FLOAT, "added to scores, [Sq,Sk] .. [B,H,Sq,Sk]; -inf masks")            \
+  X(alibi_slopes, AXES_ROWS, TYPE_F32, "ALiBi slopes [H] or [B,H]; 'auto' = 2^(-8 h / H)")          \
+  X(sink, AXES_VECTOR, TYPE_F32, "sink logit of each query head [H]")                               \
+  X(k_scale, AXES_SCALE, TYPE_FLOAT, "scales of quantised keys [G], [H,G], .. [B|1,S|1,H|1,G|1]")   \
+  X(k_zero, AXES_SCALE, TYPE_FLOAT, "their zero points")                                            \
+  X(v_scale, AXES_SCALE, TYPE_FLOAT, "scales of quantised values")                                  \
+  X(v_zero, AXES_SCALE, TYPE_FLOAT, "their zero points")                                            \
+  X(q_descale, AXES_ROWS, TYPE_F32, "descale of fp8 queries [B|1,H|1]")                             \
+  X(rng_state, AXES_VECTOR, TYPE_I64, "dropout seed and offset in memory [2]")                      \
+  X(dout, AXES_BSHD, TYPE_MAIN, "--backward: gradient of the output")                               \
   X(dlse, AXES_BHS, TYPE_F32, "--backward: gradient of the LSE [B,H,S]")
 
 /* X(field, help) */
-#define TOOL_OUTPUTS(X)                                                                                      \
-  X(o, "output")                                                                                             \
-  X(lse, "log-sum-exp [B,H,S]")                                                                              \
-  X(max_s, "largest score of each head")                                                                     \
-  X(dropout_mask, "which pairs were kept [B,H,Sq,Sk]")                                                       \
-  X(dq, "gradient of q")                                                                                     \
-  X(dk, "gradient of k")                                                                                     \
-  X(dv, "gradient of v")                                                                                     \
-  X(dbias, "gradient of the bias")                                                                           \
+#define TOOL_OUTPUTS(X)                                \
+  X(o, "output")                                       \
+  X(lse, "log-sum-exp [B,H,S]")                        \
+  X(max_s, "largest score of each head")               \
+  X(dropout_mask, "which pairs were kept [B,H,Sq,Sk]") \
+  X(dq, "gradient of q")                               \
+  X(dk, "gradient of k")                               \
+  X(dv, "gradient of v")                               \
+  X(dbias, "gradient of the bias")                     \
   X(dsink, "gradient of the sinks")
 
 #define X(field, axes, type, help) INPUT_##field,

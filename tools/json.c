@@ -127,7 +127,10 @@ static int parse_escape(parser *p) {
 /* One well-formed UTF-8 sequence of more than one byte, copied as it is. */
 static int copy_utf8(parser *p) {
   const int lead = *p->at;
-  const int length = lead >= 0xF0 && lead <= 0xF4 ? 4 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead >= 0xC2 && lead < 0xE0 ? 2 : 0;
+  const int length = lead >= 0xF0 && lead <= 0xF4  ? 4
+                     : lead >= 0xE0 && lead < 0xF0 ? 3
+                     : lead >= 0xC2 && lead < 0xE0 ? 2
+                                                   : 0;
   if (length == 0 || p->end - p->at < length)
     return fail(p, "invalid UTF-8");
   int32_t code = lead & (0x7F >> length);
@@ -294,21 +297,11 @@ static json_value *parse_value(parser *p, int depth) {
     value->text = parse_string(p);
     ok = value->text != NULL;
     break;
-  case 't':
-    ok = parse_word(p, value, "true", JSON_TRUE);
-    break;
-  case 'f':
-    ok = parse_word(p, value, "false", JSON_FALSE);
-    break;
-  case 'n':
-    ok = parse_word(p, value, "null", JSON_NULL);
-    break;
-  case -1:
-    ok = fail(p, "unexpected end");
-    break;
-  default:
-    ok = parse_number(p, value);
-    break;
+  case 't': ok = parse_word(p, value, "true", JSON_TRUE); break;
+  case 'f': ok = parse_word(p, value, "false", JSON_FALSE); break;
+  case 'n': ok = parse_word(p, value, "null", JSON_NULL); break;
+  case -1: ok = fail(p, "unexpected end"); break;
+  default: ok = parse_number(p, value); break;
   }
   return ok ? value : NULL;
 }

@@ -19,10 +19,10 @@ enum { JSON_MAX_DEPTH = 64 };
 typedef struct json_value json_value;
 struct json_value {
   int32_t kind;
-  const char *key;         /* the member's name inside an object, else NULL */
-  const char *text;        /* JSON_STRING: contents; JSON_NUMBER: as written; else NULL */
+  const char *key;          /* the member's name inside an object, else NULL */
+  const char *text;         /* JSON_STRING: contents; JSON_NUMBER: as written; else NULL */
   json_value *first, *next; /* elements or members in order; the next one beside this value */
-  int64_t count;           /* elements or members */
+  int64_t count;            /* elements or members */
 };
 
 /* Owns the tree; zero it before json_parse. */
@@ -53,8 +53,8 @@ typedef struct json_writer {
   int32_t filled; /* the open object or array already has an entry */
 } json_writer;
 
-void json_open(json_writer *w, const char *key, char bracket);  /* '{' or '[' */
-void json_close(json_writer *w, char bracket);                  /* '}' or ']' */
+void json_open(json_writer *w, const char *key, char bracket);            /* '{' or '[' */
+void json_close(json_writer *w, char bracket);                            /* '}' or ']' */
 void json_put_string(json_writer *w, const char *key, const char *value); /* NULL: null */
 void json_put_int(json_writer *w, const char *key, int64_t value);
 void json_put_double(json_writer *w, const char *key, double value); /* not finite: null */

@@ -20,22 +20,15 @@ static int map_axes(int32_t axes, int32_t bhsd, int32_t rank, int32_t map[4]) {
       fixed = rank == 4 ? bhsd4 : hsd3;
     break;
   case AXES_BHS:
-  case AXES_BLOCKS:
-    most = 3;
-    break;
-  case AXES_VECTOR:
-    most = 1;
-    break;
+  case AXES_BLOCKS: most = 3; break;
+  case AXES_VECTOR: most = 1; break;
   case AXES_ROWS:
   case AXES_TABLE:
     least = 1;
     most = 2;
     break;
-  case AXES_AUX:
-    least = 1;
-    break;
-  default:
-    break;
+  case AXES_AUX: least = 1; break;
+  default: break;
   }
   if (rank < least || rank > most)
     return 0;
@@ -53,25 +46,19 @@ static int map_axes(int32_t axes, int32_t bhsd, int32_t rank, int32_t map[4]) {
 
 static const char *wanted_axes(int32_t axes) {
   switch (axes) {
-  case AXES_BSHD:
-    return "2, 3 or 4";
+  case AXES_BSHD: return "2, 3 or 4";
   case AXES_BHS:
-  case AXES_BLOCKS:
-    return "at most 3";
-  case AXES_VECTOR:
-    return "at most 1";
+  case AXES_BLOCKS: return "at most 3";
+  case AXES_VECTOR: return "at most 1";
   case AXES_ROWS:
-  case AXES_TABLE:
-    return "1 or 2";
-  case AXES_AUX:
-    return "1 to 4";
-  default:
-    return "at most 4";
+  case AXES_TABLE: return "1 or 2";
+  case AXES_AUX: return "1 to 4";
+  default: return "at most 4";
   }
 }
 
-tsr_status layout_of_tensor(const tool_tensor *tensor, int32_t axes, int32_t bhsd, const char *name,
-                            tsr_layout *layout, tsr_error *err) {
+tsr_status layout_of_tensor(const tool_tensor *tensor, int32_t axes, int32_t bhsd, const char *name, tsr_layout *layout,
+                            tsr_error *err) {
   int32_t map[4];
   memset(layout, 0, sizeof(*layout));
   if (!map_axes(axes, bhsd, tensor->rank, map)) {

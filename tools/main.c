@@ -7,7 +7,11 @@
 #include "options.h"
 
 static const tool_command *const commands[] = {&command_demo, &command_run,   &command_explain,
-                                               &command_mask, &command_bench, &command_info};
+                                               &command_mask, &command_bench, &command_info,
+#ifdef TOOL_HAS_SUITE
+                                               &command_check
+#endif
+};
 enum { NUM_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
 int tool_fail(const tool_options *options, const tsr_error *err) {

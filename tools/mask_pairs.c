@@ -45,7 +45,7 @@ static tsr_layout flat_layout(tsr_layout like, int64_t last) {
 }
 
 static tsr_status make_probe(probe *p, const tool_problem *problem, tsr_error *err) {
-  static const int32_t gone[] = {INPUT_block_table, INPUT_k_scale, INPUT_k_zero, INPUT_v_scale, INPUT_v_zero,
+  static const int32_t gone[] = {INPUT_block_table, INPUT_k_scale, INPUT_k_zero,       INPUT_v_scale,  INPUT_v_zero,
                                  INPUT_q_descale,   INPUT_sink,    INPUT_alibi_slopes, INPUT_rng_state};
   memset(p, 0, sizeof(*p));
   p->desc = problem->forward;
@@ -119,7 +119,7 @@ static tsr_status run_probe(tool_engine *engine, probe *p, const int64_t *rows, 
 
 typedef struct probe_place {
   int64_t b, h, first_q, heads, seqlen_q; /* rows of o [b][s][h][d] and lse [b][h][s] */
-  int64_t slot_b; /* b, or 0 in a packed tensor */
+  int64_t slot_b;                         /* b, or 0 in a packed tensor */
 } probe_place;
 
 static int64_t lse_at(const tsr_attention_desc *d, const probe_place *at, int64_t i) {
@@ -176,8 +176,8 @@ static tsr_status count_pairs(tool_engine *engine, probe *p, const probe_place *
   return status;
 }
 
-tsr_status mask_pairs_find(tool_engine *engine, const tool_problem *problem, int64_t b, int64_t h,
-                           int64_t seqlen_q, int64_t seqlen_k, mask_pairs *pairs, tsr_error *err) {
+tsr_status mask_pairs_find(tool_engine *engine, const tool_problem *problem, int64_t b, int64_t h, int64_t seqlen_q,
+                           int64_t seqlen_k, mask_pairs *pairs, tsr_error *err) {
   const double heads = (double)(problem->num_sequences * problem->heads);
   const tool_tensor *cu_q = &problem->inputs[INPUT_cu_seqlens_q], *cu_k = &problem->inputs[INPUT_cu_seqlens_k];
   const double budget = 6e8; /* multiply-adds of the oracle: under a second or so */

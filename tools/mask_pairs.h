@@ -19,8 +19,8 @@ typedef struct mask_pairs {
 } mask_pairs;
 
 /* Looks into sequence b and query head h. seqlen_q and seqlen_k are the sequence's used lengths. */
-tsr_status mask_pairs_find(tool_engine *engine, const tool_problem *problem, int64_t b, int64_t h,
-                           int64_t seqlen_q, int64_t seqlen_k, mask_pairs *pairs, tsr_error *err);
+tsr_status mask_pairs_find(tool_engine *engine, const tool_problem *problem, int64_t b, int64_t h, int64_t seqlen_q,
+                           int64_t seqlen_k, mask_pairs *pairs, tsr_error *err);
 void mask_pairs_free(mask_pairs *pairs);
 
 #endif

@@ -17,8 +17,8 @@ static int compare(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-tsr_status measure_repeat(tsr_status (*work)(void *arg, tsr_error *err), void *arg, int32_t repeats,
-                          double min_seconds, measure_time *time, tsr_error *err) {
+tsr_status measure_repeat(tsr_status (*work)(void *arg, tsr_error *err), void *arg, int32_t repeats, double min_seconds,
+                          measure_time *time, tsr_error *err) {
   double seconds[MAX_REPEATS], total = 0;
   int32_t count = 0;
   tsr_status status = work(arg, err);

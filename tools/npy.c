@@ -146,8 +146,7 @@ static const char *find_type(tensor_entry *entry) {
   return "";
 }
 
-tsr_status npy_parse(const void *head, int64_t head_bytes, int64_t file_bytes, tensor_entry *entry,
-                     tsr_error *err) {
+tsr_status npy_parse(const void *head, int64_t head_bytes, int64_t file_bytes, tensor_entry *entry, tsr_error *err) {
   const unsigned char *b = head;
   memset(entry, 0, sizeof(*entry));
   entry->name = "";
@@ -213,8 +212,9 @@ tsr_status npy_write(tool_output *output, int32_t index, const tool_tensor *tens
                              (long long)tensor->shape[i]);
   }
   /* the data start at a multiple of 64 */
-  const int text = snprintf(header + 10, sizeof(header) - 10, "{'descr': '%c%s', 'fortran_order': False, 'shape': (%s), }",
-                            descr[1] == '1' ? '|' : '<', descr, shape);
+  const int text =
+      snprintf(header + 10, sizeof(header) - 10, "{'descr': '%c%s', 'fortran_order': False, 'shape': (%s), }",
+               descr[1] == '1' ? '|' : '<', descr, shape);
   const size_t total = ((size_t)text + 10 + 1 + 63) / 64 * 64;
   memset(header + 10 + text, ' ', total - 10 - (size_t)text);
   header[total - 1] = '\n';

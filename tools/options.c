@@ -13,31 +13,33 @@
 enum { KIND_FLAG, KIND_TEXT, KIND_LIST, KIND_INT, KIND_FLOAT };
 
 typedef struct option_row {
-  const char *name; /* '_' is written '-' on the command line */
+  const char *name;   /* '_' is written '-' on the command line */
   const char *prefix; /* put before the name: "save-" */
-  int32_t letter;   /* 0: none */
+  int32_t letter;     /* 0: none */
   int32_t kind;
   uint32_t group;
   size_t field;
-  int64_t least, most; /* KIND_INT */
+  int64_t least, most;  /* KIND_INT */
   const char *argument; /* its placeholder in --help */
   const char *help;
 } option_row;
 
 #define AT(field) offsetof(tool_options, field)
-#define FLAG(name, group, field, help) {name, "", 0, KIND_FLAG, OPTION_GROUP_##group, AT(field), 0, 0, NULL, help}
-#define TEXT(name, letter, group, field, argument, help)                                                     \
-  {name, "", letter, KIND_TEXT, OPTION_GROUP_##group, AT(field), 0, 0, argument, help}
-#define INT(name, group, field, least, most, help)                                                           \
-  {name, "", 0, KIND_INT, OPTION_GROUP_##group, AT(field), least, most, "N", help}
-#define FLOAT(name, group, field, help)                                                                      \
-  {name, "", 0, KIND_FLOAT, OPTION_GROUP_##group, AT(field), 0, 0, "X", help}
-#define LIST(name, group, field, argument, help)                                                             \
-  {name, "", 0, KIND_LIST, OPTION_GROUP_##group, AT(field), 0, 0, argument, help}
-#define INPUT(field, axes, type, help)                                                                       \
+#define FLAG(name, group, field, help) \
+  { name, "", 0, KIND_FLAG, OPTION_GROUP_##group, AT(field), 0, 0, NULL, help }
+#define TEXT(name, letter, group, field, argument, help) \
+  { name, "", letter, KIND_TEXT, OPTION_GROUP_##group, AT(field), 0, 0, argument, help }
+#define INT(name, group, field, least, most, help) \
+  { name, "", 0, KIND_INT, OPTION_GROUP_##group, AT(field), least, most, "N", help }
+#define FLOAT(name, group, field, help) \
+  { name, "", 0, KIND_FLOAT, OPTION_GROUP_##group, AT(field), 0, 0, "X", help }
+#define LIST(name, group, field, argument, help) \
+  { name, "", 0, KIND_LIST, OPTION_GROUP_##group, AT(field), 0, 0, argument, help }
+#define INPUT(field, axes, type, help) \
   {#field, "", 0, KIND_TEXT, OPTION_GROUP_INPUT, AT(inputs) + INPUT_##field * sizeof(char *), 0, 0, "FILE", help},
-#define OUTPUT(field, help)                                                                                  \
-  {#field, "save-", 0, KIND_TEXT, OPTION_GROUP_OUTPUT, AT(outputs) + OUTPUT_##field * sizeof(char *), 0, 0, "FILE", help},
+#define OUTPUT(field, help)                                                                                \
+  {#field, "save-", 0,      KIND_TEXT, OPTION_GROUP_OUTPUT, AT(outputs) + OUTPUT_##field * sizeof(char *), \
+   0,      0,       "FILE", help},
 
 static const option_row rows[] = {
     FLAG("json", GENERAL, json, "print one JSON document on stdout and nothing else"),
@@ -86,7 +88,8 @@ static const option_row rows[] = {
     FLAG("v-in-k", ATTENTION, v_in_k, "MLA: v is the first head-dim-v channels of k"),
     FLAG("mask-bits", ATTENTION, mask_bits, "the mask holds bits, 8 keys a byte, lowest first"),
     TEXT("dtype", 0, ATTENTION, dtype, "TYPE", "f32, f16, bf16, f8e4m3, f8e5m2: of random input; converts files"),
-    TEXT("kv-dtype", 0, ATTENTION, kv_dtype, "TYPE", "of k and v: u8 files are taken as codes (f8e4m3, f8e5m2, i8, u4)"),
+    TEXT("kv-dtype", 0, ATTENTION, kv_dtype, "TYPE",
+         "of k and v: u8 files are taken as codes (f8e4m3, f8e5m2, i8, u4)"),
     TEXT("out-dtype", 0, ATTENTION, out_dtype, "TYPE", "of o (default: q's; fp8: f32)"),
     TEXT("grad-dtype", 0, ATTENTION, grad_dtype, "TYPE", "of dq, dk, dv, dbias (default: the tensor's own; f32)"),
     TEXT("layout", 0, ATTENTION, layout, "AXES", "order of the axes in files: bshd (default) or bhsd"),
@@ -95,10 +98,10 @@ static const option_row rows[] = {
     FLAG("use-metadata", INPUT, use_metadata, "take 'causal' and 'scale' from the file's metadata"),
     TOOL_INPUTS(INPUT)
 
-    TEXT("output", 'o', OUTPUT, output, "FILE", ".npy: o; .safetensors: o and lse, or all gradients"),
+        TEXT("output", 'o', OUTPUT, output, "FILE", ".npy: o; .safetensors: o and lse, or all gradients"),
     TOOL_OUTPUTS(OUTPUT)
 
-    FLAG("check", CHECK, check, "compare with the float64 oracle under the tolerance rule"),
+        FLAG("check", CHECK, check, "compare with the float64 oracle under the tolerance rule"),
     TEXT("given", 0, CHECK, given, "FILE", "check or compare this output instead of computing one"),
     TEXT("expect", 0, CHECK, expect, "FILE", "compare o with someone else's; 'self': tensor o of --input"),
     FLOAT("tolerance", CHECK, tolerance, "largest error --expect allows (default: 8 u max|o|)"),
@@ -115,6 +118,15 @@ static const option_row rows[] = {
     TEXT("output", 'o', SVG, output, "FILE", "the drawing"),
     INT("head", SVG, head, 0, INT64_MAX, "query head to draw (default 0)"),
     INT("sequence", SVG, sequence, 0, INT64_MAX, "sequence to draw (default 0)"),
+
+    FLAG("full", SUITE, full, "also all shapes of other libraries' tests: hours"),
+    TEXT("report", 'o', SUITE, output, "FILE", "write the JSON document, to send"),
+    TEXT("filter", 0, SUITE, filter, "TEXT", "only cases whose line contains this"),
+    TEXT("case", 0, SUITE, case_line, "LINE", "only this case, as a failure prints it"),
+    INT("random-cases", SUITE, random_cases, 0, INT64_MAX, "number of random problems"),
+    INT("suite-seed", SUITE, random_seed, 1, INT64_MAX, "seed of the cases (default: from the clock)"),
+    FLOAT("seconds", SUITE, seconds, "begin no more cases after this time"),
+    FLAG("verbose", SUITE, verbose, "a line for every case"),
 
     TEXT("data", 0, DEMO, data, "DIR", "where the recorded tensors are"),
     TEXT("svg", 0, DEMO, svg, "FILE", "the chart (default tessera-demo.svg in the current directory)"),
@@ -151,12 +163,8 @@ static int parse_float(const char *text, option_float *out) {
 static int set_value(tool_options *options, const option_row *row, const char *text, const char *name) {
   char *field = (char *)options + row->field;
   switch (row->kind) {
-  case KIND_FLAG:
-    *(int32_t *)(void *)field = 1;
-    return TOOL_OK;
-  case KIND_TEXT:
-    *(const char **)(void *)field = text;
-    return TOOL_OK;
+  case KIND_FLAG: *(int32_t *)(void *)field = 1; return TOOL_OK;
+  case KIND_TEXT: *(const char **)(void *)field = text; return TOOL_OK;
   case KIND_LIST: {
     option_list *list = (option_list *)(void *)field;
     if (list->count == OPTION_MAX_LIST) {
@@ -172,8 +180,8 @@ static int set_value(tool_options *options, const option_row *row, const char *t
     if (row->most == INT64_MAX)
       fprintf(stderr, "tessera: --%s: '%s' is not an integer >= %lld\n", name, text, (long long)row->least);
     else
-      fprintf(stderr, "tessera: --%s: '%s' is not an integer from %lld to %lld\n", name, text,
-              (long long)row->least, (long long)row->most);
+      fprintf(stderr, "tessera: --%s: '%s' is not an integer from %lld to %lld\n", name, text, (long long)row->least,
+              (long long)row->most);
     return TOOL_USAGE;
   default:
     if (parse_float(text, (option_float *)(void *)field))
@@ -278,8 +286,7 @@ tsr_status options_int_list(const char *text, const char *option, int64_t least,
   }
 }
 
-tsr_status options_dtype_list(const char *text, const char *option, tsr_dtype *values, int32_t *count,
-                              tsr_error *err) {
+tsr_status options_dtype_list(const char *text, const char *option, tsr_dtype *values, int32_t *count, tsr_error *err) {
   static const tsr_dtype known[] = {TSR_F32, TSR_F16, TSR_BF16, TSR_F8E4M3, TSR_F8E5M2, TSR_I8, TSR_U4};
   const int32_t capacity = *count;
   const char *at = text;
@@ -308,17 +315,19 @@ tsr_status options_dtype_list(const char *text, const char *option, tsr_dtype *v
 static const struct {
   uint32_t group;
   const char *title;
-} groups[] = {{OPTION_GROUP_INPUT, "Input files (.npy, .safetensors, or file.safetensors:tensor; vectors also as 1,2,3)"},
-              {OPTION_GROUP_SHAPE, "Sizes, where no file gives them (q, k, v are then random)"},
-              {OPTION_GROUP_ATTENTION, "What is computed"},
-              {OPTION_GROUP_OUTPUT, "Output files"},
-              {OPTION_GROUP_SVG, "The drawing"},
-              {OPTION_GROUP_CHECK, "Checks"},
-              {OPTION_GROUP_BENCH, "Measuring"},
-              {OPTION_GROUP_DEMO, "The demonstration"},
-              {OPTION_GROUP_INFO, "What is listed"},
-              {OPTION_GROUP_DEVICE, "Where and how"},
-              {OPTION_GROUP_GENERAL, "General"}};
+} groups[] = {
+    {OPTION_GROUP_INPUT, "Input files (.npy, .safetensors, or file.safetensors:tensor; vectors also as 1,2,3)"},
+    {OPTION_GROUP_SHAPE, "Sizes, where no file gives them (q, k, v are then random)"},
+    {OPTION_GROUP_ATTENTION, "What is computed"},
+    {OPTION_GROUP_OUTPUT, "Output files"},
+    {OPTION_GROUP_SVG, "The drawing"},
+    {OPTION_GROUP_CHECK, "Checks"},
+    {OPTION_GROUP_BENCH, "Measuring"},
+    {OPTION_GROUP_DEMO, "The demonstration"},
+    {OPTION_GROUP_INFO, "What is listed"},
+    {OPTION_GROUP_SUITE, "The suite"},
+    {OPTION_GROUP_DEVICE, "Where and how"},
+    {OPTION_GROUP_GENERAL, "General"}};
 
 static void print_row(const option_row *row) {
   char name[NAME_BYTES], letter[8] = "    ", left[64];

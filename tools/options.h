@@ -13,7 +13,7 @@
 enum {
   OPTION_GROUP_GENERAL = 1,
   OPTION_GROUP_DEVICE = 2,
-  OPTION_GROUP_SHAPE = 4,    /* sizes when no file gives them */
+  OPTION_GROUP_SHAPE = 4,     /* sizes when no file gives them */
   OPTION_GROUP_ATTENTION = 8, /* what is computed */
   OPTION_GROUP_INPUT = 16,
   OPTION_GROUP_OUTPUT = 32,
@@ -21,7 +21,8 @@ enum {
   OPTION_GROUP_BENCH = 128,
   OPTION_GROUP_SVG = 256,
   OPTION_GROUP_DEMO = 512,
-  OPTION_GROUP_INFO = 1024
+  OPTION_GROUP_INFO = 1024,
+  OPTION_GROUP_SUITE = 2048
 };
 
 enum { OPTION_MAX_LIST = 16 };
@@ -85,6 +86,12 @@ typedef struct tool_options {
   const char *versus, *masks, *svg, *data;
   option_int repeats, head, sequence, long_seqlen;
   option_float min_time;
+
+  /* the conformance suite */
+  int32_t full, verbose;
+  const char *filter, *case_line;
+  option_int random_cases;
+  option_float seconds;
 } tool_options;
 
 /* Parses argv[1 ..] for a command. Returns TOOL_OK, or TOOL_USAGE after a sentence on stderr. */
@@ -98,7 +105,6 @@ void options_help(const tool_command *command);
 tsr_status options_int_list(const char *text, const char *option, int64_t least, int64_t most, int64_t *values,
                             int32_t *count, tsr_error *err);
 /* Element type names separated by commas (f32, f16, bf16, f8e4m3, f8e5m2, i8, u4). */
-tsr_status options_dtype_list(const char *text, const char *option, tsr_dtype *values, int32_t *count,
-                              tsr_error *err);
+tsr_status options_dtype_list(const char *text, const char *option, tsr_dtype *values, int32_t *count, tsr_error *err);
 
 #endif

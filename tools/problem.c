@@ -108,9 +108,12 @@ static tsr_status random_main(builder *b) {
   const int64_t kv_heads = o->kv_heads.given ? o->kv_heads.value : o->v_in_k ? 1 : heads;
   const int64_t batch = o->batch.given ? o->batch.value : 1;
   const int64_t head_dim = b->sizes.head_dim ? b->sizes.head_dim : 64;
-  const int64_t v_head_dim = o->v_head_dim.given ? o->v_head_dim.value : b->sizes.v_head_dim ? b->sizes.v_head_dim : head_dim;
+  const int64_t v_head_dim = o->v_head_dim.given   ? o->v_head_dim.value
+                             : b->sizes.v_head_dim ? b->sizes.v_head_dim
+                                                   : head_dim;
   const tool_tensor *cu_q = &p->inputs[INPUT_cu_seqlens_q], *cu_k = &p->inputs[INPUT_cu_seqlens_k];
-  int64_t batch_q = batch, batch_k = batch, seqlen_q = o->seqlen || o->seqlen_q || b->sizes.seqlen_q ? b->sizes.seqlen_q : 1024;
+  int64_t batch_q = batch, batch_k = batch,
+          seqlen_q = o->seqlen || o->seqlen_q || b->sizes.seqlen_q ? b->sizes.seqlen_q : 1024;
   int64_t seqlen_k = o->seqlen || o->seqlen_k || b->sizes.seqlen_k ? b->sizes.seqlen_k : 1024, shape[4];
   if (cu_q->count > 0)
     batch_q = 1, seqlen_q = index_at(cu_q, cu_q->count - 1);
@@ -439,15 +442,16 @@ static tsr_status need_main(builder *b) {
     return b->err->status;
   }
   if (o->heads.given || o->kv_heads.given || o->head_dim || (o->v_head_dim.given && !o->v_in_k) || o->seqlen) {
-    tool_error(b->err, TSR_INVALID, "", "the files give the sizes: --seqlen, --heads, --heads-kv, --head-dim and "
+    tool_error(b->err, TSR_INVALID, "",
+               "the files give the sizes: --seqlen, --heads, --heads-kv, --head-dim and "
                "--head-dim-v are for random input");
     return b->err->status;
   }
   return TSR_OK;
 }
 
-tsr_status problem_build(tool_problem *problem, const tool_options *options, const problem_sizes *sizes,
-                         int32_t flags, tsr_error *err) {
+tsr_status problem_build(tool_problem *problem, const tool_options *options, const problem_sizes *sizes, int32_t flags,
+                         tsr_error *err) {
   builder b = {problem, options, {0, 0, 0, 0, 0, -1}, {0, 0}, flags, err};
   int32_t causal = -1;
   double scale = 0;

@@ -32,7 +32,7 @@ typedef struct tool_problem {
   char *ignored;     /* tensors of the input file that were not used, separated by blanks; NULL: none */
 
   uint64_t random_seed;
-  int32_t random;    /* q, k, v are random */
+  int32_t random; /* q, k, v are random */
   int32_t bhsd, paged;
   int64_t num_sequences, max_seqlen_q, max_seqlen_k;
   int64_t heads, kv_heads, head_dim, v_head_dim;
@@ -44,13 +44,13 @@ enum {
 };
 
 /* sizes NULL: from the options. On failure the problem is empty. problem_free accepts both. */
-tsr_status problem_build(tool_problem *problem, const tool_options *options, const problem_sizes *sizes,
-                         int32_t flags, tsr_error *err);
+tsr_status problem_build(tool_problem *problem, const tool_options *options, const problem_sizes *sizes, int32_t flags,
+                         tsr_error *err);
 void problem_free(tool_problem *problem);
 
 /* Logical layout [b,s,h,d], ... of a tensor in a file (layout.c). TSR_INVALID: its rank does not fit. */
-tsr_status layout_of_tensor(const tool_tensor *tensor, int32_t axes, int32_t bhsd, const char *name,
-                            tsr_layout *layout, tsr_error *err);
+tsr_status layout_of_tensor(const tool_tensor *tensor, int32_t axes, int32_t bhsd, const char *name, tsr_layout *layout,
+                            tsr_error *err);
 /* Shape in a file's axis order of a tensor shaped like q but with other extents. */
 void layout_like(const tool_tensor *q, int64_t last, int32_t *rank, int64_t *shape);
 

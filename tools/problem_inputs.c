@@ -13,7 +13,7 @@ typedef struct input_row {
   size_t layout_at, buffer_at;
 } input_row;
 
-#define X(field, axes, type, help)                                                                           \
+#define X(field, axes, type, help) \
   {#field, axes, type, offsetof(tsr_attention_desc, field), offsetof(tsr_run_args, field)},
 static const input_row inputs[] = {TOOL_INPUTS(X)};
 #undef X
@@ -84,7 +84,9 @@ static tsr_status reinterpret_codes(tool_tensor *t, tsr_dtype dtype, const char 
 
 static tsr_status fix_main(tool_tensor *t, int32_t input, const input_types *types, tsr_error *err) {
   const int kv = input == INPUT_k || input == INPUT_v;
-  const tsr_dtype wanted = kv && types->kv != TSR_DTYPE_NONE ? types->kv : input == INPUT_dout ? TSR_DTYPE_NONE : types->main;
+  const tsr_dtype wanted = kv && types->kv != TSR_DTYPE_NONE ? types->kv
+                           : input == INPUT_dout             ? TSR_DTYPE_NONE
+                                                             : types->main;
   const char *name = inputs[input].name;
   if (wanted == TSR_DTYPE_NONE || wanted == t->dtype)
     return TSR_OK;
@@ -103,20 +105,20 @@ static tsr_status fix_main(tool_tensor *t, int32_t input, const input_types *typ
 static tsr_status fix_type(tool_tensor *t, int32_t input, const input_types *types, tsr_error *err) {
   const char *name = inputs[input].name;
   switch (inputs[input].type) {
-  case TYPE_MAIN:
-    return fix_main(t, input, types, err);
+  case TYPE_MAIN: return fix_main(t, input, types, err);
   case TYPE_FLOAT:
-    return t->dtype == TSR_F32 || t->dtype == TSR_F16 || t->dtype == TSR_BF16 ? TSR_OK : refuse_type(t, name, "f32, f16 or bf16", err);
-  case TYPE_F32:
-    return is_float(t->dtype) ? tensor_convert(t, TSR_F32, name, err) : refuse_type(t, name, "f32", err);
-  case TYPE_INDEX:
-    return t->dtype == TSR_I32 || t->dtype == TSR_I64 ? TSR_OK : refuse_type(t, name, "i32 or i64", err);
+    return t->dtype == TSR_F32 || t->dtype == TSR_F16 || t->dtype == TSR_BF16
+               ? TSR_OK
+               : refuse_type(t, name, "f32, f16 or bf16", err);
+  case TYPE_F32: return is_float(t->dtype) ? tensor_convert(t, TSR_F32, name, err) : refuse_type(t, name, "f32", err);
+  case TYPE_INDEX: return t->dtype == TSR_I32 || t->dtype == TSR_I64 ? TSR_OK : refuse_type(t, name, "i32 or i64", err);
   case TYPE_I32:
-    return t->dtype == TSR_I32 || t->dtype == TSR_I64 ? tensor_convert(t, TSR_I32, name, err) : refuse_type(t, name, "i32", err);
+    return t->dtype == TSR_I32 || t->dtype == TSR_I64 ? tensor_convert(t, TSR_I32, name, err)
+                                                      : refuse_type(t, name, "i32", err);
   case TYPE_I64:
-    return t->dtype == TSR_I32 || t->dtype == TSR_I64 ? tensor_convert(t, TSR_I64, name, err) : refuse_type(t, name, "i64", err);
-  default:
-    return t->dtype == TSR_U8 ? TSR_OK : refuse_type(t, name, "u8 or bool", err);
+    return t->dtype == TSR_I32 || t->dtype == TSR_I64 ? tensor_convert(t, TSR_I64, name, err)
+                                                      : refuse_type(t, name, "i64", err);
+  default: return t->dtype == TSR_U8 ? TSR_OK : refuse_type(t, name, "u8 or bool", err);
   }
 }
 
@@ -142,20 +144,16 @@ static tsr_status unify_index_types(tool_problem *p, tsr_error *err) {
 static tsr_dtype literal_type(int32_t type) {
   switch (type) {
   case TYPE_INDEX:
-  case TYPE_I32:
-    return TSR_I32;
-  case TYPE_I64:
-    return TSR_I64;
+  case TYPE_I32: return TSR_I32;
+  case TYPE_I64: return TSR_I64;
   case TYPE_F32:
-  case TYPE_FLOAT:
-    return TSR_F32;
-  default:
-    return TSR_DTYPE_NONE;
+  case TYPE_FLOAT: return TSR_F32;
+  default: return TSR_DTYPE_NONE;
   }
 }
 
-static tsr_status load_aux(tool_problem *p, const tool_options *options, const tool_file *file,
-                           const safetensors *st, tsr_error *err) {
+static tsr_status load_aux(tool_problem *p, const tool_options *options, const tool_file *file, const safetensors *st,
+                           tsr_error *err) {
   tsr_status status = TSR_OK;
   if (options->aux.count > TSR_EXPR_MAX_AUX) {
     tool_error(err, TSR_INVALID, "aux", "--aux: given %d times, at most %d", options->aux.count, TSR_EXPR_MAX_AUX);
@@ -213,7 +211,8 @@ static void list_ignored(tool_problem *p, const safetensors *st) {
   tool_text text = {0};
   for (int64_t i = 0; i < st->count; i++) {
     const char *name = st->entries[i].name;
-    int known = strcmp(name, "o") == 0 || (strncmp(name, "aux", 3) == 0 && name[3] >= '0' && name[3] <= '7' && !name[4]);
+    int known =
+        strcmp(name, "o") == 0 || (strncmp(name, "aux", 3) == 0 && name[3] >= '0' && name[3] <= '7' && !name[4]);
     for (int32_t j = 0; j < INPUT_COUNT && !known; j++)
       known = strcmp(name, inputs[j].name) == 0;
     if (!known)
@@ -222,8 +221,8 @@ static void list_ignored(tool_problem *p, const safetensors *st) {
   p->ignored = text.data;
 }
 
-static tsr_status load_all(tool_problem *p, const tool_options *options, const tool_file *file,
-                           const safetensors *st, const input_types *types, tsr_error *err) {
+static tsr_status load_all(tool_problem *p, const tool_options *options, const tool_file *file, const safetensors *st,
+                           const input_types *types, tsr_error *err) {
   tsr_status status = TSR_OK;
   for (int32_t i = 0; i < INPUT_COUNT && status == TSR_OK; i++) {
     const char *spec = options->inputs[i], *name = inputs[i].name;

@@ -11,8 +11,8 @@ uint64_t random_next(uint64_t *state) {
 
 /* The sum of four 16-bit uniforms, centred and scaled to variance 1: bell-shaped, within 3.47. */
 static double bell(uint64_t bits) {
-  const double sum = (double)(bits & 0xFFFF) + (double)(bits >> 16 & 0xFFFF) + (double)(bits >> 32 & 0xFFFF) +
-                     (double)(bits >> 48);
+  const double sum =
+      (double)(bits & 0xFFFF) + (double)(bits >> 16 & 0xFFFF) + (double)(bits >> 32 & 0xFFFF) + (double)(bits >> 48);
   return (sum - 131070.0) / 37837.2; /* sqrt(4 * 65536^2 / 12) */
 }
 

@@ -172,7 +172,10 @@ void report_features(const tool_problem *problem, char text[256]) {
   for (int32_t i = INPUT_prefix; i <= INPUT_sink; i++) {
     if (problem->inputs[i].dtype != TSR_DTYPE_NONE && i != INPUT_mask_offsets && i != INPUT_mask_row_strides &&
         i != INPUT_segments_k && i != INPUT_block_indices)
-      add_word(text, "%s", i == INPUT_block_indptr ? "block-sparse" : i == INPUT_segments_q ? "segments" : problem_input_name(i));
+      add_word(text, "%s",
+               i == INPUT_block_indptr ? "block-sparse"
+               : i == INPUT_segments_q ? "segments"
+                                       : problem_input_name(i));
   }
   if (d->score_expr)
     add_word(text, "score expression");

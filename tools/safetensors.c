@@ -17,8 +17,8 @@ static const struct {
                 {"U16", TSR_DTYPE_NONE, 16}, {"U32", TSR_DTYPE_NONE, 32}, {"U64", TSR_DTYPE_NONE, 64}};
 enum { NUM_TYPES = sizeof(st_types) / sizeof(st_types[0]) };
 
-tsr_status safetensors_header_bytes(const void *head, int64_t head_bytes, int64_t file_bytes,
-                                    int64_t *header_bytes, tsr_error *err) {
+tsr_status safetensors_header_bytes(const void *head, int64_t head_bytes, int64_t file_bytes, int64_t *header_bytes,
+                                    tsr_error *err) {
   const unsigned char *b = head;
   uint64_t length = 0;
   *header_bytes = 0;
@@ -82,8 +82,8 @@ static const char *parse_entry(const json_value *member, int64_t data_bytes, ten
   const char *why = parse_shape(json_get(member, "shape"), entry, &count);
   if (why)
     return why;
-  if (!offsets || offsets->kind != JSON_ARRAY || offsets->count != 2 ||
-      !json_int64(offsets->first, &entry->offset) || !json_int64(offsets->first->next, &end))
+  if (!offsets || offsets->kind != JSON_ARRAY || offsets->count != 2 || !json_int64(offsets->first, &entry->offset) ||
+      !json_int64(offsets->first->next, &end))
     return "no pair \"data_offsets\"";
   if (entry->offset < 0 || end < entry->offset)
     return "data_offsets that do not ascend";

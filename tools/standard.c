@@ -22,7 +22,8 @@ int64_t standard_scratch_bytes(const standard_problem *p) {
 }
 
 void standard_attention(const standard_problem *problem, const char *isa, float *scratch) {
-  const standard_scratch s = {scratch, scratch + score_count(problem), scratch + score_count(problem) + k_count(problem)};
+  const standard_scratch s = {scratch, scratch + score_count(problem),
+                              scratch + score_count(problem) + k_count(problem)};
 #if defined(__x86_64__)
   if (strcmp(isa, "v4") == 0) {
     standard_run_v4(problem, &s);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention as it is usually written down, to compare with: all scores in memory, softmax over them, then their
  * product with V. f32. Not a straw man: blocked matrix products and a vectorised exponential in the machine's own
- * instruction set, softmax in place, the same threads. A causal mask saves the softmax its upper half, not the products,
- * which is what frameworks do. */
+ * instruction set, softmax in place, the same threads. A causal mask saves the softmax its upper half, not the
+ * products, which is what frameworks do. */
 #ifndef TESSERA_TOOL_STANDARD_H
 #define TESSERA_TOOL_STANDARD_H
 

@@ -11,11 +11,15 @@
 
 enum {
   LANES = STANDARD_LANES,
-  VECTORS = LANES == 4 ? 2 : STANDARD_PANEL / LANES > 4 ? 4 : STANDARD_PANEL / LANES, /* of one accumulator row */
+  VECTORS = LANES == 4                   ? 2
+            : STANDARD_PANEL / LANES > 4 ? 4
+                                         : STANDARD_PANEL / LANES, /* of one accumulator row */
   WIDTH = VECTORS * LANES,
-  ROWS = LANES == 16 ? 12 : LANES == 8 ? 3 : 4, /* accumulators fit the registers */
-  BLOCK = 48,                                   /* query rows of a task */
-  DEPTH = 256,                                  /* keys of P V at a time */
+  ROWS = LANES == 16  ? 12
+         : LANES == 8 ? 3
+                      : 4, /* accumulators fit the registers */
+  BLOCK = 48,              /* query rows of a task */
+  DEPTH = 256,             /* keys of P V at a time */
   MAX_HEAD_DIM = 576
 };
 
@@ -130,7 +134,8 @@ static void pack_head(const standard_problem *p, const standard_scratch *s, int6
   const int64_t b = task / p->heads_kv, h = task % p->heads_kv;
   const int64_t key_panels = standard_panels(p->seqlen_k), v_panels = standard_panels(p->head_dim_v);
   for (int64_t j = 0; j < key_panels * STANDARD_PANEL; j++) {
-    float *to = s->k_panels + ((task * key_panels + j / STANDARD_PANEL) * p->head_dim) * STANDARD_PANEL + j % STANDARD_PANEL;
+    float *to =
+        s->k_panels + ((task * key_panels + j / STANDARD_PANEL) * p->head_dim) * STANDARD_PANEL + j % STANDARD_PANEL;
     const float *from = p->k + ((b * p->seqlen_k + j) * p->heads_kv + h) * p->head_dim;
     for (int64_t d = 0; d < p->head_dim; d++)
       to[d * STANDARD_PANEL] = j < p->seqlen_k ? from[d] : 0;
@@ -176,9 +181,9 @@ static void score_block(const standard_problem *p, const standard_scratch *s, in
     memcpy(q + i * p->head_dim, from + i * p->heads * p->head_dim, (size_t)p->head_dim * sizeof(float));
   for (int64_t panel = 0; panel < panels; panel++) {
     const int64_t left = p->seqlen_k - panel * STANDARD_PANEL;
-    panel_product(r.rows, q, p->head_dim, s->k_panels + (r.kv * panels + panel) * p->head_dim * STANDARD_PANEL, p->head_dim,
-                  r.scores + panel * STANDARD_PANEL, standard_row(p->seqlen_k), left < STANDARD_PANEL ? left : STANDARD_PANEL,
-                  p->scale, 0);
+    panel_product(r.rows, q, p->head_dim, s->k_panels + (r.kv * panels + panel) * p->head_dim * STANDARD_PANEL,
+                  p->head_dim, r.scores + panel * STANDARD_PANEL, standard_row(p->seqlen_k),
+                  left < STANDARD_PANEL ? left : STANDARD_PANEL, p->scale, 0);
   }
 }
 

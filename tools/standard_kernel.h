@@ -18,7 +18,7 @@ static inline int64_t standard_row(int64_t seqlen_k) {
 }
 
 typedef struct standard_scratch {
-  float *scores;  /* [B,H,Sq,Sk], rows standard_row apart */
+  float *scores;   /* [B,H,Sq,Sk], rows standard_row apart */
   float *k_panels; /* [B,Hkv][panels of keys][D][STANDARD_PANEL] */
   float *v_panels; /* [B,Hkv][panels of channels][Sk][STANDARD_PANEL] */
 } standard_scratch;

@@ -26,14 +26,17 @@ void svg_rect(tool_text *out, double x, double y, double width, double height, c
 }
 
 void svg_line(tool_text *out, double x1, double y1, double x2, double y2, const char *stroke, double width) {
-  text_printf(out,
-              "<line x1=\"%.2f\" y1=\"%.2f\" x2=\"%.2f\" y2=\"%.2f\" stroke=\"%s\" stroke-width=\"%.2f\"/>\n", x1, y1,
-              x2, y2, stroke, width);
+  text_printf(out, "<line x1=\"%.2f\" y1=\"%.2f\" x2=\"%.2f\" y2=\"%.2f\" stroke=\"%s\" stroke-width=\"%.2f\"/>\n", x1,
+              y1, x2, y2, stroke, width);
 }
 
 static void put_escaped(tool_text *out, const char *text) {
   for (; *text; text++) {
-    const char *entity = *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : *text == '&' ? "&amp;" : *text == '"' ? "&quot;" : NULL;
+    const char *entity = *text == '<'   ? "&lt;"
+                         : *text == '>' ? "&gt;"
+                         : *text == '&' ? "&amp;"
+                         : *text == '"' ? "&quot;"
+                                        : NULL;
     if (entity)
       text_puts(out, entity);
     else if ((unsigned char)*text >= 0x20)
@@ -41,16 +44,19 @@ static void put_escaped(tool_text *out, const char *text) {
   }
 }
 
-void svg_text(tool_text *out, double x, double y, double size, const char *anchor, const char *weight,
-              const char *fill, const char *text) {
-  text_printf(out, "<text x=\"%.2f\" y=\"%.2f\" " FONT " font-size=\"%.1f\" text-anchor=\"%s\" font-weight=\"%s\" fill=\"%s\">",
-              x, y, size, anchor, weight, fill);
+void svg_text(tool_text *out, double x, double y, double size, const char *anchor, const char *weight, const char *fill,
+              const char *text) {
+  text_printf(
+      out, "<text x=\"%.2f\" y=\"%.2f\" " FONT " font-size=\"%.1f\" text-anchor=\"%s\" font-weight=\"%s\" fill=\"%s\">",
+      x, y, size, anchor, weight, fill);
   put_escaped(out, text);
   text_puts(out, "</text>\n");
 }
 
 void svg_text_up(tool_text *out, double x, double y, double size, const char *fill, const char *text) {
-  text_printf(out, "<text transform=\"translate(%.2f %.2f) rotate(-90)\" " FONT " font-size=\"%.1f\" text-anchor=\"middle\" fill=\"%s\">",
+  text_printf(out,
+              "<text transform=\"translate(%.2f %.2f) rotate(-90)\" " FONT
+              " font-size=\"%.1f\" text-anchor=\"middle\" fill=\"%s\">",
               x, y, size, fill);
   put_escaped(out, text);
   text_puts(out, "</text>\n");
@@ -143,8 +149,8 @@ static void draw_panel(tool_text *out, const chart_panel *panel, const char *x_l
   }
 }
 
-void chart_draw(tool_text *out, const char *title, const char *remark, const char *x_label,
-                const chart_panel *panels, int32_t num_panels) {
+void chart_draw(tool_text *out, const char *title, const char *remark, const char *x_label, const chart_panel *panels,
+                int32_t num_panels) {
   const double panel_width = 380, panel_height = 260, gap = 100, margin = 84, top = 132;
   const double width = margin + num_panels * panel_width + (num_panels - 1) * gap + 40;
   const double height = top + panel_height + 84;

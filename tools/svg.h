@@ -23,8 +23,8 @@ void svg_end(tool_text *out);
 void svg_rect(tool_text *out, double x, double y, double width, double height, const char *fill, double opacity);
 void svg_line(tool_text *out, double x1, double y1, double x2, double y2, const char *stroke, double width);
 /* anchor: "start", "middle", "end". weight: "400", "600". The text is escaped. */
-void svg_text(tool_text *out, double x, double y, double size, const char *anchor, const char *weight,
-              const char *fill, const char *text);
+void svg_text(tool_text *out, double x, double y, double size, const char *anchor, const char *weight, const char *fill,
+              const char *text);
 /* The same turned a quarter to the left. */
 void svg_text_up(tool_text *out, double x, double y, double size, const char *fill, const char *text);
 /* A path through points with a dot on each. */
@@ -43,13 +43,13 @@ typedef struct chart_series {
 typedef struct chart_panel {
   const char *title;
   const char *(*format)(char out[40], double value); /* of the y axis */
-  double y_step; /* ratio between labels: 10, or 1024 of bytes is drawn as 16 */
+  double y_step;                                     /* ratio between labels: 10, or 1024 of bytes is drawn as 16 */
   int32_t num_series;
   chart_series series[CHART_MAX_SERIES];
 } chart_panel;
 
 /* Panels side by side over a common x axis label, with a title and a remark below. */
-void chart_draw(tool_text *out, const char *title, const char *remark, const char *x_label,
-                const chart_panel *panels, int32_t num_panels);
+void chart_draw(tool_text *out, const char *title, const char *remark, const char *x_label, const chart_panel *panels,
+                int32_t num_panels);
 
 #endif

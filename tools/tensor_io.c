@@ -21,8 +21,7 @@ static void *allocate(int64_t bytes) {
   return aligned_alloc(64, ((size_t)bytes + 64) / 64 * 64);
 }
 
-tsr_status tensor_describe(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
-                           tsr_error *err) {
+tsr_status tensor_describe(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape, tsr_error *err) {
   memset(tensor, 0, sizeof(*tensor));
   tensor->dtype = dtype;
   tensor->rank = rank;
@@ -40,8 +39,7 @@ tsr_status tensor_describe(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, c
   return TSR_OK;
 }
 
-tsr_status tensor_reserve(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
-                          tsr_error *err) {
+tsr_status tensor_reserve(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape, tsr_error *err) {
   const tsr_status status = tensor_describe(tensor, dtype, rank, shape, err);
   if (status != TSR_OK)
     return status;
@@ -53,8 +51,7 @@ tsr_status tensor_reserve(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, co
   return TSR_OK;
 }
 
-tsr_status tensor_create(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
-                         tsr_error *err) {
+tsr_status tensor_create(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape, tsr_error *err) {
   const tsr_status status = tensor_reserve(tensor, dtype, rank, shape, err);
   if (status == TSR_OK)
     memset(tensor->data, 0, (size_t)tensor->bytes);
@@ -151,8 +148,9 @@ static tsr_status parse_literal(const char *spec, const char *name, tsr_dtype dt
     const double limit = dtype == TSR_I32 ? 2147483647.0 : dtype == TSR_I64 ? 9007199254740992.0 : INFINITY;
     const int integer = dtype == TSR_I32 || dtype == TSR_I64;
     if (end == at || (*end != ',' && *end != '\0') || (integer && !(fabs(value) <= limit && value == floor(value)))) {
-      tool_error(err, status = TSR_INVALID, name, "%s: '%.100s' is neither a .npy or .safetensors file nor %s separated by commas",
-                 name, spec, integer ? "integers" : "numbers");
+      tool_error(err, status = TSR_INVALID, name,
+                 "%s: '%.100s' is neither a .npy or .safetensors file nor %s separated by commas", name, spec,
+                 integer ? "integers" : "numbers");
       break;
     }
     tsr_encode(dtype, tensor->data, i, value);

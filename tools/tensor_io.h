@@ -19,7 +19,7 @@ typedef struct tensor_entry {
   char type[24];    /* element type as the file spells it, cut if longer */
   tsr_dtype dtype;  /* TSR_DTYPE_NONE: a type that is not read here */
   int32_t rank;
-  int32_t fortran;  /* npy: first axis fastest */
+  int32_t fortran; /* npy: first axis fastest */
   int64_t shape[TENSOR_MAX_RANK];
   int64_t offset, bytes; /* the data: where in the file (safetensors: after the header) and how much */
 } tensor_entry;
@@ -37,8 +37,7 @@ typedef struct tool_tensor {
 /* ---- npy ------------------------------------------------------------------------------------- */
 
 /* head: the first head_bytes = min(file_bytes, NPY_MAX_HEADER) bytes of a file of file_bytes. */
-tsr_status npy_parse(const void *head, int64_t head_bytes, int64_t file_bytes, tensor_entry *entry,
-                     tsr_error *err);
+tsr_status npy_parse(const void *head, int64_t head_bytes, int64_t file_bytes, tensor_entry *entry, tsr_error *err);
 /* Appends a contiguous tensor. TSR_UNSUPPORTED for element types that NumPy has not. */
 tsr_status npy_write(tool_output *output, int32_t index, const tool_tensor *tensor, tsr_error *err);
 
@@ -53,8 +52,8 @@ typedef struct safetensors {
 } safetensors;
 
 /* Length of the header from the first 8 bytes; checks it against file_bytes. head_bytes: bytes given. */
-tsr_status safetensors_header_bytes(const void *head, int64_t head_bytes, int64_t file_bytes,
-                                    int64_t *header_bytes, tsr_error *err);
+tsr_status safetensors_header_bytes(const void *head, int64_t head_bytes, int64_t file_bytes, int64_t *header_bytes,
+                                    tsr_error *err);
 /* Parses the header's JSON (what follows the first 8 bytes). Freed by the caller in both cases. */
 tsr_status safetensors_parse(const char *header, int64_t header_bytes, int64_t file_bytes, safetensors *st,
                              tsr_error *err);
@@ -72,14 +71,11 @@ tsr_status safetensors_write(tool_output *output, int32_t index, const char *con
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 /* Fills shape and contiguous strides, without memory. */
-tsr_status tensor_describe(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
-                           tsr_error *err);
+tsr_status tensor_describe(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape, tsr_error *err);
 /* The same with memory that is not set, which costs nothing until it is touched. */
-tsr_status tensor_reserve(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
-                          tsr_error *err);
+tsr_status tensor_reserve(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape, tsr_error *err);
 /* The same with zeroed memory. */
-tsr_status tensor_create(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape,
-                         tsr_error *err);
+tsr_status tensor_create(tool_tensor *tensor, tsr_dtype dtype, int32_t rank, const int64_t *shape, tsr_error *err);
 void tensor_free(tool_tensor *tensor);
 
 /* Loads the data of an entry. `base` is added to its offset. */

@@ -16,7 +16,7 @@
 enum { TERM_COLOR_AUTO = 0, TERM_COLOR_ALWAYS = 1, TERM_COLOR_NEVER = 2 };
 
 typedef struct tool_term {
-  int32_t color;   /* stdout may carry escape sequences */
+  int32_t color; /* stdout may carry escape sequences */
   int32_t utf8;
   int32_t tty;     /* stdout is a terminal: tables may be redrawn */
   int32_t bar;     /* stderr is a terminal: progress is shown */

@@ -27,12 +27,12 @@ typedef struct tool_command {
   const char *synopsis; /* what follows the name */
   const char *text;     /* paragraphs for --help */
   const char *examples;
-  uint32_t groups;      /* OPTION_GROUP_* */
+  uint32_t groups;                          /* OPTION_GROUP_* */
   int (*run)(struct tool_options *options); /* returns an exit code */
 } tool_command;
 
-extern const tool_command command_info, command_run, command_explain, command_mask, command_bench,
-    command_demo;
+extern const tool_command command_info, command_run, command_explain, command_mask, command_bench, command_demo,
+    command_check;
 
 /* Fills an error in the library's own form. field may be "". */
 void tool_error(tsr_error *err, tsr_status status, const char *field, const char *format, ...)

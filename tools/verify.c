@@ -12,16 +12,11 @@
 
 double verify_roundoff(tsr_dtype dtype) {
   switch (dtype) {
-  case TSR_BF16:
-    return 0x1p-8;
-  case TSR_F16:
-    return 0x1p-11;
-  case TSR_F8E4M3:
-    return 0x1p-4;
-  case TSR_F8E5M2:
-    return 0x1p-3;
-  default:
-    return 8 * 0x1p-24;
+  case TSR_BF16: return 0x1p-8;
+  case TSR_F16: return 0x1p-11;
+  case TSR_F8E4M3: return 0x1p-4;
+  case TSR_F8E5M2: return 0x1p-3;
+  default: return 8 * 0x1p-24;
   }
 }
 
@@ -122,9 +117,9 @@ static int64_t *deal_rows(const int64_t *rows, int64_t num_rows, int32_t job, in
   return mine;
 }
 
-static tsr_status forward_oracle(tool_engine *engine, const tool_problem *problem, int32_t mode,
-                                 const int64_t *rows, int64_t num_rows, int32_t threads,
-                                 const oracle_values *values, uint8_t *dropout_mask, tsr_error *err) {
+static tsr_status forward_oracle(tool_engine *engine, const tool_problem *problem, int32_t mode, const int64_t *rows,
+                                 int64_t num_rows, int32_t threads, const oracle_values *values, uint8_t *dropout_mask,
+                                 tsr_error *err) {
   oracle_job jobs[64];
   int64_t *dealt[64] = {0};
   const int32_t count = num_rows < threads ? (num_rows > 0 ? (int32_t)num_rows : 1) : threads;
@@ -252,9 +247,7 @@ static void describe(const tool_problem *problem, int32_t output, const sequence
     in->sequence_of_row = s->q;
     in->lse = 1;
     break;
-  case OUTPUT_dbias:
-    in->grouping = GROUP_BHSS;
-    break;
+  case OUTPUT_dbias: in->grouping = GROUP_BHSS; break;
   default:
     in->grouping = GROUP_ALL;
     in->lse = output == OUTPUT_max_s;
@@ -262,8 +255,8 @@ static void describe(const tool_problem *problem, int32_t output, const sequence
   }
 }
 
-static tsr_status compare_outputs(const tool_problem *problem, const oracle_values values[2],
-                                  const sequences *s, verify_report *report, tsr_error *err) {
+static tsr_status compare_outputs(const tool_problem *problem, const oracle_values values[2], const sequences *s,
+                                  verify_report *report, tsr_error *err) {
   tsr_status status = TSR_OK;
   for (int32_t i = 0; i < OUTPUT_COUNT && status == TSR_OK; i++) {
     compare_input in;
@@ -313,7 +306,9 @@ static tsr_status check_forward(tool_engine *engine, const tool_problem *problem
     }
   for (int32_t mode = 0; mode < 2 && status == TSR_OK; mode++) {
     progress_begin(&engine->progress, engine->progress.term,
-                   engine->quiet ? NULL : mode == 0 ? "check, float64" : "check, plain  ");
+                   engine->quiet ? NULL
+                   : mode == 0   ? "check, float64"
+                                 : "check, plain  ");
     status = forward_oracle(engine, problem, mode == 0 ? TSR_REFERENCE_F64 : TSR_REFERENCE_PLAIN, chosen, num_rows,
                             threads, &values[mode], kept, err);
     progress_end(&engine->progress);
@@ -375,8 +370,10 @@ tsr_status verify_expected(const tool_problem *problem, const tool_tensor *expec
   for (int32_t i = 0; same && i < o->rank; i++)
     same = expected->shape[i] == o->shape[i];
   if (!same) {
-    tool_error(err, TSR_INVALID, "expect", "the expected tensor has %d axes and %lld elements, o has %d and %lld: the "
-               "shapes differ", expected->rank, (long long)expected->count, o->rank, (long long)o->count);
+    tool_error(err, TSR_INVALID, "expect",
+               "the expected tensor has %d axes and %lld elements, o has %d and %lld: the "
+               "shapes differ",
+               expected->rank, (long long)expected->count, o->rank, (long long)o->count);
     return err->status;
   }
   tsr_layout layout;
@@ -391,8 +388,9 @@ tsr_status verify_expected(const tool_problem *problem, const tool_tensor *expec
     for (int64_t r = 0; r < layout.shape[1]; r++)
       for (int64_t h = 0; h < layout.shape[2]; h++)
         for (int64_t d = 0; d < layout.shape[3]; d++)
-          wanted[at++] = tsr_decode(layout.dtype, expected->data, b * layout.stride[0] + r * layout.stride[1] +
-                                                                      h * layout.stride[2] + d * layout.stride[3]);
+          wanted[at++] =
+              tsr_decode(layout.dtype, expected->data,
+                         b * layout.stride[0] + r * layout.stride[1] + h * layout.stride[2] + d * layout.stride[3]);
   status = find_sequences(problem, &s, err);
   if (status == TSR_OK) {
     describe(problem, OUTPUT_o, &s, &in);
@@ -418,9 +416,8 @@ void verify_print(const tool_options *options, const verify_report *report) {
   for (int32_t i = 0; i < report->count; i++) {
     const verify_result *r = &report->results[i];
     term_number count;
-    printf("%-13s %s%s%s  max error %.3g of %.3g allowed", r->name,
-           term_style(t, r->passed ? STYLE_GREEN : STYLE_RED), r->passed ? "ok  " : "FAIL",
-           term_style(t, STYLE_RESET), r->max_error, r->max_allowed);
+    printf("%-13s %s%s%s  max error %.3g of %.3g allowed", r->name, term_style(t, r->passed ? STYLE_GREEN : STYLE_RED),
+           r->passed ? "ok  " : "FAIL", term_style(t, STYLE_RESET), r->max_error, r->max_allowed);
     if (r->rms_allowed > 0)
       printf(", rms %.3g of %.3g", r->rms_error, r->rms_allowed);
     printf("  %s(%s values", term_style(t, STYLE_DIM), format_count(count, (double)r->elements));

@@ -16,7 +16,7 @@
 typedef struct verify_result {
   char name[16];
   int32_t passed;
-  int64_t elements; /* compared */
+  int64_t elements;        /* compared */
   int64_t wrong_nonfinite; /* elements where only one side is finite */
   /* of the group that comes closest to its limit, or passes it by most */
   int64_t sequence, head;

@@ -9,7 +9,7 @@
 typedef struct group {
   int64_t count, wrong;
   double max_reference, sum_reference;
-  double max_error, sum_error;   /* of what is checked; squares in the sums */
+  double max_error, sum_error; /* of what is checked; squares in the sums */
   double max_plain, sum_plain;
   double lse_excess; /* LSE: largest error - 2^-21 max(1, |lse|) */
 } group;

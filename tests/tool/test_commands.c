@@ -44,11 +44,29 @@ static void test_help(void **state) {
 }
 
 static void test_usage(void **state) {
-  static const char *const wrong[] = {"", "nonsense", "run --nonsense", "run --batch", "run --batch x", "run --batch 0",
-                                      "run --dropout much", "run --json=yes", "run surplus", "explain surplus", "info surplus",
-                                      "bench surplus", "demo surplus", "mask 'j<i' 'i<j'", "mask 'j<i' --mask-expr 'j<i'",
-                                      "run --layout hbsd", "run --color sometimes", "bench --vs nothing", "bench --masks none",
-                                      "run --given o.npy", "run --threads 0", "run --splits 257", "run --s 3"};
+  static const char *const wrong[] = {"",
+                                      "nonsense",
+                                      "run --nonsense",
+                                      "run --batch",
+                                      "run --batch x",
+                                      "run --batch 0",
+                                      "run --dropout much",
+                                      "run --json=yes",
+                                      "run surplus",
+                                      "explain surplus",
+                                      "info surplus",
+                                      "bench surplus",
+                                      "demo surplus",
+                                      "mask 'j<i' 'i<j'",
+                                      "mask 'j<i' --mask-expr 'j<i'",
+                                      "run --layout hbsd",
+                                      "run --color sometimes",
+                                      "bench --vs nothing",
+                                      "bench --masks none",
+                                      "run --given o.npy",
+                                      "run --threads 0",
+                                      "run --splits 257",
+                                      "run --s 3"};
   (void)state;
   for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
     tool_result r = expect_code(2, "%s", wrong[i]);
@@ -183,7 +201,8 @@ static void test_mask(void **state) {
   /* a class may be cautious (partial where skipped or full would do), never bold */
   assert_true(int_at(&doc, "tiles_full") <= full && int_at(&doc, "tiles_skipped") <= skipped);
   assert_true(int_at(&doc, "tiles_partial") >= partial);
-  assert_int_equal(int_at(&doc, "tiles_full") + int_at(&doc, "tiles_partial") + int_at(&doc, "tiles_skipped"), rows * cols);
+  assert_int_equal(int_at(&doc, "tiles_full") + int_at(&doc, "tiles_partial") + int_at(&doc, "tiles_skipped"),
+                   rows * cols);
   assert_true(int_at(&doc, "tiles_skipped") * 10 > skipped * 9);
   assert_true(double_at(&doc, "pairs_visible") == (double)visible);
   assert_int_equal(at_path(&doc, "pairs_exact")->kind, JSON_TRUE);
@@ -222,14 +241,16 @@ static void test_mask_counts(void **state) {
   make_integers("t.npy", TSR_I32, table, 2, 1, 2);
   make_random("pq.npy", TSR_F32, 4, 1, 20, 2, 16);
   make_random("pk.npy", TSR_F32, 4, 2, 16, 2, 16);
-  assert_true(visible_pairs("--q pq.npy --k pk.npy --v pk.npy --block-table t.npy --seqlens-k 25 --causal") == 20 * 5 + 210);
+  assert_true(visible_pairs("--q pq.npy --k pk.npy --v pk.npy --block-table t.npy --seqlens-k 25 --causal") ==
+              20 * 5 + 210);
 }
 
 /* ---- bench and demo -------------------------------------------------------------------------- */
 
 static void test_bench(void **state) {
   (void)state;
-  tool_result r = expect_code(0, "bench --seqlen 64,128 --head-dim 32 --heads 2 --dtype f32,bf16 --repeats 2 --min-time 0 --json -o b.json --svg b.svg");
+  tool_result r = expect_code(0, "bench --seqlen 64,128 --head-dim 32 --heads 2 --dtype f32,bf16 --repeats 2 "
+                                 "--min-time 0 --json -o b.json --svg b.svg");
   json_document doc = parse_output(&r);
   assert_int_equal(at_path(&doc, "results")->count, 8);
   assert_true(double_at(&doc, "results.0.time.median_seconds") > 0);
@@ -243,7 +264,8 @@ static void test_bench(void **state) {
   saved = read_file("b.svg", NULL);
   assert_non_null(strstr(saved, "</svg>"));
   free(saved);
-  r = expect_code(0, "bench --vs standard --seqlen 100,256 --head-dim 40 --heads 4 --heads-kv 2 --repeats 2 --min-time 0 --json");
+  r = expect_code(
+      0, "bench --vs standard --seqlen 100,256 --head-dim 40 --heads 4 --heads-kv 2 --repeats 2 --min-time 0 --json");
   doc = parse_output(&r);
   for (int i = 0; i < 4; i++) {
     char path[64];
@@ -305,9 +327,9 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_help),    cmocka_unit_test(test_usage),       cmocka_unit_test(test_exit_codes),
-      cmocka_unit_test(test_errors_as_json), cmocka_unit_test(test_info), cmocka_unit_test(test_support),
-      cmocka_unit_test(test_explain), cmocka_unit_test(test_mask),        cmocka_unit_test(test_mask_counts),
-      cmocka_unit_test(test_bench),   cmocka_unit_test(test_demo),        cmocka_unit_test(test_color)};
+      cmocka_unit_test(test_help),           cmocka_unit_test(test_usage), cmocka_unit_test(test_exit_codes),
+      cmocka_unit_test(test_errors_as_json), cmocka_unit_test(test_info),  cmocka_unit_test(test_support),
+      cmocka_unit_test(test_explain),        cmocka_unit_test(test_mask),  cmocka_unit_test(test_mask_counts),
+      cmocka_unit_test(test_bench),          cmocka_unit_test(test_demo),  cmocka_unit_test(test_color)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

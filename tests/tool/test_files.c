@@ -77,7 +77,8 @@ static void test_truncated_safetensors(void **state) {
 
 /* A header that promises terabytes must not make us allocate them. */
 static void test_huge_promises(void **state) {
-  static const char header[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000, 1000), }            \n";
+  static const char header[] =
+      "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000, 1000), }            \n";
   char bytes[256];
   (void)state;
   make_inputs();
@@ -91,13 +92,31 @@ static void test_huge_promises(void **state) {
 }
 
 static void test_bad_values(void **state) {
-  static const char *const options[] = {"--prefix 5 --window 1", "--cu-seqlens-q 0,6 --cu-seqlens-k 0,9,3",
-                                        "--cu-seqlens-q 3,2,6", "--seqlens-k 99", "--mask q.npy", "--bias 1,2,3",
-                                        "--segments-q q.npy", "--mask-expr 'j <='", "--score-expr 'nonsense'",
-                                        "--scalar x", "--scalar a=1 --scalar a=2 --mask-expr a", "--sink 1,2,3,4,5",
-                                        "--heads 2", "--dropout 1.5", "--softcap -1", "--block 0,1", "--window a",
-                                        "--k-scale q.npy", "--expect self", "--dtype i8", "--kv-dtype nothing",
-                                        "--expect absent.npy", "--out-dtype u4", "--use-metadata", "--aux absent.npy"};
+  static const char *const options[] = {"--prefix 5 --window 1",
+                                        "--cu-seqlens-q 0,6 --cu-seqlens-k 0,9,3",
+                                        "--cu-seqlens-q 3,2,6",
+                                        "--seqlens-k 99",
+                                        "--mask q.npy",
+                                        "--bias 1,2,3",
+                                        "--segments-q q.npy",
+                                        "--mask-expr 'j <='",
+                                        "--score-expr 'nonsense'",
+                                        "--scalar x",
+                                        "--scalar a=1 --scalar a=2 --mask-expr a",
+                                        "--sink 1,2,3,4,5",
+                                        "--heads 2",
+                                        "--dropout 1.5",
+                                        "--softcap -1",
+                                        "--block 0,1",
+                                        "--window a",
+                                        "--k-scale q.npy",
+                                        "--expect self",
+                                        "--dtype i8",
+                                        "--kv-dtype nothing",
+                                        "--expect absent.npy",
+                                        "--out-dtype u4",
+                                        "--use-metadata",
+                                        "--aux absent.npy"};
   (void)state;
   make_inputs();
   for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
@@ -291,15 +310,11 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_truncated_npy),
-                                     cmocka_unit_test(test_truncated_safetensors),
-                                     cmocka_unit_test(test_huge_promises),
-                                     cmocka_unit_test(test_bad_values),
-                                     cmocka_unit_test(test_output_whole_or_not),
-                                     cmocka_unit_test(test_no_temporary_files),
-                                     cmocka_unit_test(test_arrangements),
-                                     cmocka_unit_test(test_metadata),
-                                     cmocka_unit_test(test_conversion),
-                                     cmocka_unit_test(test_interrupt)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_truncated_npy),       cmocka_unit_test(test_truncated_safetensors),
+      cmocka_unit_test(test_huge_promises),       cmocka_unit_test(test_bad_values),
+      cmocka_unit_test(test_output_whole_or_not), cmocka_unit_test(test_no_temporary_files),
+      cmocka_unit_test(test_arrangements),        cmocka_unit_test(test_metadata),
+      cmocka_unit_test(test_conversion),          cmocka_unit_test(test_interrupt)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -18,14 +18,62 @@ static int parses(const char *text) {
 }
 
 static void test_json_grammar(void **state) {
-  static const char *const good[] = {"0", "-0", "-1.5e+10", "1E5", "true", " null ", "\"\"", "[]", "{}", "[1,[2,{}]]",
-                                     "{\"a\":1,\"a\":2}", "\"\\u00e9\\ud83d\\ude00\\n\"", "\"\xC3\xA9\xF0\x9F\x98\x80\"",
+  static const char *const good[] = {"0",
+                                     "-0",
+                                     "-1.5e+10",
+                                     "1E5",
+                                     "true",
+                                     " null ",
+                                     "\"\"",
+                                     "[]",
+                                     "{}",
+                                     "[1,[2,{}]]",
+                                     "{\"a\":1,\"a\":2}",
+                                     "\"\\u00e9\\ud83d\\ude00\\n\"",
+                                     "\"\xC3\xA9\xF0\x9F\x98\x80\"",
                                      "\t{ \"k\" : [ ] }\r\n"};
-  static const char *const bad[] = {"", " ", "01", "1.", ".5", "+1", "1e", "-", "tru", "nul", "True", "'a'", "\"", "\"\\x\"",
-                                    "\"\\u12\"", "\"\\ud800\"", "\"\\ude00\"", "\"\\ud800\\u0041\"", "\"\\u0000\"", "\"\x01\"",
-                                    "\"\xFF\"", "\"\xC0\x80\"", "\"\xE0\x80\x80\"", "\"\xED\xA0\x80\"", "\"\xF5\x80\x80\x80\"",
-                                    "\"\xC3\"", "[", "[1", "[1,]", "[,]", "[1 2]", "{", "{1:2}", "{\"a\"}", "{\"a\":}",
-                                    "{\"a\":1,}", "{\"a\" 1}", "1 2", "[]]", "nan", "Infinity", "//"};
+  static const char *const bad[] = {"",
+                                    " ",
+                                    "01",
+                                    "1.",
+                                    ".5",
+                                    "+1",
+                                    "1e",
+                                    "-",
+                                    "tru",
+                                    "nul",
+                                    "True",
+                                    "'a'",
+                                    "\"",
+                                    "\"\\x\"",
+                                    "\"\\u12\"",
+                                    "\"\\ud800\"",
+                                    "\"\\ude00\"",
+                                    "\"\\ud800\\u0041\"",
+                                    "\"\\u0000\"",
+                                    "\"\x01\"",
+                                    "\"\xFF\"",
+                                    "\"\xC0\x80\"",
+                                    "\"\xE0\x80\x80\"",
+                                    "\"\xED\xA0\x80\"",
+                                    "\"\xF5\x80\x80\x80\"",
+                                    "\"\xC3\"",
+                                    "[",
+                                    "[1",
+                                    "[1,]",
+                                    "[,]",
+                                    "[1 2]",
+                                    "{",
+                                    "{1:2}",
+                                    "{\"a\"}",
+                                    "{\"a\":}",
+                                    "{\"a\":1,}",
+                                    "{\"a\" 1}",
+                                    "1 2",
+                                    "[]]",
+                                    "nan",
+                                    "Infinity",
+                                    "//"};
   (void)state;
   for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
     if (!parses(good[i]))
@@ -49,8 +97,9 @@ static void test_json_depth(void **state) {
 }
 
 static void test_json_values(void **state) {
-  static const char text[] = "{\"s\": \"a\\\"\\u00e9\\ud83d\\ude00\", \"i\": -9223372036854775808, \"big\": 9223372036854775808,"
-                             " \"d\": 2.5e-3, \"list\": [1, true, null], \"o\": {\"x\": false}}";
+  static const char text[] =
+      "{\"s\": \"a\\\"\\u00e9\\ud83d\\ude00\", \"i\": -9223372036854775808, \"big\": 9223372036854775808,"
+      " \"d\": 2.5e-3, \"list\": [1, true, null], \"o\": {\"x\": false}}";
   json_document doc;
   char why[160];
   int64_t integer;
@@ -101,9 +150,11 @@ static void test_json_round_trip(void **state) {
   text_free(&text);
 }
 
-/* Every prefix and every changed byte of a document: refused or read, never a crash; a prefix of an object is refused. */
+/* Every prefix and every changed byte of a document: refused or read, never a crash; a prefix of an object is refused.
+ */
 static void test_json_damaged(void **state) {
-  static const char text[] = "{\"__metadata__\":{\"a\":\"b\\u00e9\"},\"q\":{\"dtype\":\"F16\",\"shape\":[1,2],\"data_offsets\":[0,-4.5e1]}}";
+  static const char text[] =
+      "{\"__metadata__\":{\"a\":\"b\\u00e9\"},\"q\":{\"dtype\":\"F16\",\"shape\":[1,2],\"data_offsets\":[0,-4.5e1]}}";
   char copy[sizeof(text)], why[160];
   json_document doc;
   (void)state;
@@ -262,7 +313,8 @@ static void parse_st(const char *header, int64_t data_bytes, safetensors *st, ts
 static void test_safetensors_good(void **state) {
   static const char header[] =
       "{\"__metadata__\":{\"causal\":\"true\"},\"v\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[4,12]},"
-      "\"q\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"e\":{\"dtype\":\"I64\",\"shape\":[0,3],\"data_offsets\":[4,4]},"
+      "\"q\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"e\":{\"dtype\":\"I64\",\"shape\":[0,3],\"data_"
+      "offsets\":[4,4]},"
       "\"odd\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[12,14]}}  ";
   safetensors st;
   tsr_error err;
@@ -286,28 +338,31 @@ static void test_safetensors_bad(void **state) {
     const char *header;
     int64_t bytes;
     const char *word;
-  } cases[] = {
-      {"", 0, "not JSON"},
-      {"[]", 0, "not a JSON object"},
-      {"{\"q\":1}", 0, "not an object"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "not an object"},
-      {"{\"q\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "dtype"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, "shape"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "sizes"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "sizes"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "8 axes"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,4]}}", 4, "overflows"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "data_offsets"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "ascend"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}}", 4, "ascend"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "beyond"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "fit its shape"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "starts at"},
-      {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 8, "take 4 bytes"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "starts at"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "two tensors"},
-      {"{\"__metadata__\":{\"a\":1}}", 0, "__metadata__"},
-      {"{\"__metadata__\":[]}", 0, "__metadata__"}};
+  } cases[] = {{"", 0, "not JSON"},
+               {"[]", 0, "not a JSON object"},
+               {"{\"q\":1}", 0, "not an object"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "not an object"},
+               {"{\"q\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "dtype"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, "shape"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "sizes"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "sizes"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "8 axes"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,4]}}", 4, "overflows"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "data_offsets"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "ascend"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}}", 4, "ascend"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "beyond"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "fit its shape"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "starts at"},
+               {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 8, "take 4 bytes"},
+               {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1]"
+                ",\"data_offsets\":[0,4]}}",
+                4, "starts at"},
+               {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1]"
+                ",\"data_offsets\":[4,8]}}",
+                8, "two tensors"},
+               {"{\"__metadata__\":{\"a\":1}}", 0, "__metadata__"},
+               {"{\"__metadata__\":[]}", 0, "__metadata__"}};
   (void)state;
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     safetensors st;
@@ -338,7 +393,8 @@ static void test_safetensors_header_length(void **state) {
 }
 
 static void test_safetensors_damaged(void **state) {
-  static const char header[] = "{\"q\":{\"dtype\":\"F16\",\"shape\":[2,3],\"data_offsets\":[0,12]},\"k\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[12,16]}}";
+  static const char header[] = "{\"q\":{\"dtype\":\"F16\",\"shape\":[2,3],\"data_offsets\":[0,12]},\"k\":{\"dtype\":"
+                               "\"U8\",\"shape\":[4],\"data_offsets\":[12,16]}}";
   const int64_t length = sizeof(header) - 1, size = 8 + length + 16;
   (void)state;
   for (int64_t at = 0; at < length; at++) {
@@ -420,13 +476,19 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_json_grammar),       cmocka_unit_test(test_json_depth),
-      cmocka_unit_test(test_json_values),        cmocka_unit_test(test_json_round_trip),
-      cmocka_unit_test(test_json_damaged),       cmocka_unit_test(test_npy_good),
-      cmocka_unit_test(test_npy_bad),            cmocka_unit_test(test_npy_damaged),
-      cmocka_unit_test(test_safetensors_good),   cmocka_unit_test(test_safetensors_bad),
-      cmocka_unit_test(test_safetensors_header_length), cmocka_unit_test(test_safetensors_damaged),
-      cmocka_unit_test(test_round_trips),        cmocka_unit_test(test_load_refusals)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_json_grammar),
+                                     cmocka_unit_test(test_json_depth),
+                                     cmocka_unit_test(test_json_values),
+                                     cmocka_unit_test(test_json_round_trip),
+                                     cmocka_unit_test(test_json_damaged),
+                                     cmocka_unit_test(test_npy_good),
+                                     cmocka_unit_test(test_npy_bad),
+                                     cmocka_unit_test(test_npy_damaged),
+                                     cmocka_unit_test(test_safetensors_good),
+                                     cmocka_unit_test(test_safetensors_bad),
+                                     cmocka_unit_test(test_safetensors_header_length),
+                                     cmocka_unit_test(test_safetensors_damaged),
+                                     cmocka_unit_test(test_round_trips),
+                                     cmocka_unit_test(test_load_refusals)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -18,7 +18,8 @@ static void check(const char *options, const char *tensors) {
     int64_t values;
     assert_int_equal(json_get(v, "passed")->kind, JSON_TRUE);
     assert_true(json_int64(json_get(v, "values"), &values) && values > 0);
-    snprintf(found + strlen(found), sizeof(found) - strlen(found), "%s%s", found[0] ? " " : "", json_get(v, "tensor")->text);
+    snprintf(found + strlen(found), sizeof(found) - strlen(found), "%s%s", found[0] ? " " : "",
+             json_get(v, "tensor")->text);
   }
   if (strcmp(found, tensors) != 0)
     fail_msg("run %s: checked '%s', expected '%s'", options, found, tensors);
@@ -27,43 +28,43 @@ static void check(const char *options, const char *tensors) {
 }
 
 static void test_options_without_files(void **state) {
-  static const char *const options[] = {
-      "--seqlen 100 --causal --heads 3",
-      "--seqlen-q 37 --seqlen-k 90 --causal --top-left --heads 2",
-      "--seqlen-q 90 --seqlen-k 37 --causal --heads 2",
-      "--seqlen 90 --window 8,3 --sink-tokens 2 --heads 2",
-      "--seqlen 90 --window 8 --heads 2",
-      "--seqlen 90 --window -1,4 --heads 2",
-      "--seqlen 90 --chunk 16 --dtype bf16 --heads 6 --heads-kv 2",
-      "--seqlen 50 --causal --prefix 10,20 --batch 2 --heads 2",
-      "--seqlen 50 --softcap 3 --dtype f16 --heads 2",
-      "--seqlen 64 --alibi-slopes auto --heads 4",
-      "--seqlen 64 --alibi-slopes 0.5,0.25 --heads 2",
-      "--seqlen 64 --sink 0.1,-2 --heads 2 --causal",
-      "--seqlen 64 --dropout 0.3 --seed 7 --offset -9 --heads 2",
-      "--seqlen 64 --dropout 1 --heads 2",
-      "--seqlen 64 --dropout 0.5 --rng-state 123456789012345,7 --heads 2",
-      "--cu-seqlens-q 0,10,40 --cu-seqlens-k 0,30,70 --causal --heads 2",
-      "--cu-seqlens-q 0,10,10,40 --cu-seqlens-k 0,0,30,70 --heads 2 --layout bhsd",
-      "--seqlen 64 --batch 3 --seqlens-k 3,0,64 --seqlens-q 60,2,1 --heads 2",
-      "--seqlen 64 --kv-dtype i8 --dtype bf16 --heads 2",
-      "--seqlen 64 --kv-dtype u4 --dtype f32 --heads 2",
-      "--seqlen 64 --kv-dtype f8e4m3 --dtype f16 --heads 2",
-      "--seqlen 64 --kv-dtype i8 --k-scale 0.02 --v-scale 0.01 --k-zero 3 --heads 2",
-      "--seqlen 64 --dtype f8e4m3 --heads 2 --q-descale 0.5",
-      "--seqlen 64 --dtype f8e5m2 --out-dtype bf16 --heads 2",
-      "--seqlen 64 --dtype bf16 --out-dtype f32 --heads 2",
-      "--seqlen 64 --head-dim 96 --head-dim-v 64 --v-in-k --heads 4",
-      "--seqlen 40 --head-dim 72 --head-dim-v 40 --heads 2",
-      "--seqlen 64 --score-expr 'score + slope * (j - i)' --scalar slope=0.1 --mask-expr 'j <= i + reach' --scalar reach=3 --heads 2",
-      "--seqlen 64 --score-expr 'score + aux0[h, j]' --aux 'aux.npy' --heads 2",
-      "--seqlen-q 1 --seqlen-k 700 --heads 8 --heads-kv 1 --splits 3",
-      "--seqlen 80 --deterministic --threads 1 --heads 2",
-      "--seqlen 80 --fast --heads 2",
-      "--seqlen 30 --batch-invariant --layout bhsd --heads 2",
-      "--seqlen 100 --scale 0.3 --heads 2",
-      "--seqlen 100 --isa x86-64 --heads 2 --causal --device cpu:0",
-      "--seqlen 16 --heads 71 --heads-kv 1"};
+  static const char *const options[] = {"--seqlen 100 --causal --heads 3",
+                                        "--seqlen-q 37 --seqlen-k 90 --causal --top-left --heads 2",
+                                        "--seqlen-q 90 --seqlen-k 37 --causal --heads 2",
+                                        "--seqlen 90 --window 8,3 --sink-tokens 2 --heads 2",
+                                        "--seqlen 90 --window 8 --heads 2",
+                                        "--seqlen 90 --window -1,4 --heads 2",
+                                        "--seqlen 90 --chunk 16 --dtype bf16 --heads 6 --heads-kv 2",
+                                        "--seqlen 50 --causal --prefix 10,20 --batch 2 --heads 2",
+                                        "--seqlen 50 --softcap 3 --dtype f16 --heads 2",
+                                        "--seqlen 64 --alibi-slopes auto --heads 4",
+                                        "--seqlen 64 --alibi-slopes 0.5,0.25 --heads 2",
+                                        "--seqlen 64 --sink 0.1,-2 --heads 2 --causal",
+                                        "--seqlen 64 --dropout 0.3 --seed 7 --offset -9 --heads 2",
+                                        "--seqlen 64 --dropout 1 --heads 2",
+                                        "--seqlen 64 --dropout 0.5 --rng-state 123456789012345,7 --heads 2",
+                                        "--cu-seqlens-q 0,10,40 --cu-seqlens-k 0,30,70 --causal --heads 2",
+                                        "--cu-seqlens-q 0,10,10,40 --cu-seqlens-k 0,0,30,70 --heads 2 --layout bhsd",
+                                        "--seqlen 64 --batch 3 --seqlens-k 3,0,64 --seqlens-q 60,2,1 --heads 2",
+                                        "--seqlen 64 --kv-dtype i8 --dtype bf16 --heads 2",
+                                        "--seqlen 64 --kv-dtype u4 --dtype f32 --heads 2",
+                                        "--seqlen 64 --kv-dtype f8e4m3 --dtype f16 --heads 2",
+                                        "--seqlen 64 --kv-dtype i8 --k-scale 0.02 --v-scale 0.01 --k-zero 3 --heads 2",
+                                        "--seqlen 64 --dtype f8e4m3 --heads 2 --q-descale 0.5",
+                                        "--seqlen 64 --dtype f8e5m2 --out-dtype bf16 --heads 2",
+                                        "--seqlen 64 --dtype bf16 --out-dtype f32 --heads 2",
+                                        "--seqlen 64 --head-dim 96 --head-dim-v 64 --v-in-k --heads 4",
+                                        "--seqlen 40 --head-dim 72 --head-dim-v 40 --heads 2",
+                                        "--seqlen 64 --score-expr 'score + slope * (j - i)' --scalar slope=0.1 "
+                                        "--mask-expr 'j <= i + reach' --scalar reach=3 --heads 2",
+                                        "--seqlen 64 --score-expr 'score + aux0[h, j]' --aux 'aux.npy' --heads 2",
+                                        "--seqlen-q 1 --seqlen-k 700 --heads 8 --heads-kv 1 --splits 3",
+                                        "--seqlen 80 --deterministic --threads 1 --heads 2",
+                                        "--seqlen 80 --fast --heads 2",
+                                        "--seqlen 30 --batch-invariant --layout bhsd --heads 2",
+                                        "--seqlen 100 --scale 0.3 --heads 2",
+                                        "--seqlen 100 --isa x86-64 --heads 2 --causal --device cpu:0",
+                                        "--seqlen 16 --heads 71 --heads-kv 1"};
   (void)state;
   make_random("aux.npy", TSR_F32, 2, 2, 64);
   for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
@@ -75,7 +76,8 @@ static void test_backward(void **state) {
   check("--seqlen 64 --backward --causal --heads 4 --heads-kv 2", "dq dk dv");
   check("--seqlen 64 --backward --sink 0.5,1 --heads 2 --dtype bf16", "dq dk dv dsink");
   check("--seqlen 50 --backward --dropout 0.25 --seed 3 --softcap 4 --heads 2", "dq dk dv");
-  check("--cu-seqlens-q 0,10,40 --cu-seqlens-k 0,30,70 --causal --backward --heads 2 --grad-dtype f32 --dtype f16", "dq dk dv");
+  check("--cu-seqlens-q 0,10,40 --cu-seqlens-k 0,30,70 --causal --backward --heads 2 --grad-dtype f32 --dtype f16",
+        "dq dk dv");
   make_random("bias.npy", TSR_F32, 3, 2, 33, 44);
   check("--seqlen-q 33 --seqlen-k 44 --backward --bias bias.npy --heads 2 --window 9,9", "dq dk dv dbias");
   make_random("dlse.npy", TSR_F32, 3, 1, 2, 33);
@@ -84,7 +86,8 @@ static void test_backward(void **state) {
 
 static void test_optional_outputs(void **state) {
   (void)state;
-  check("--seqlen 64 --dropout 0.3 --heads 2 --save-dropout-mask kept.npy --save-max-s max.npy", "o lse max_s dropout_mask");
+  check("--seqlen 64 --dropout 0.3 --heads 2 --save-dropout-mask kept.npy --save-max-s max.npy",
+        "o lse max_s dropout_mask");
   assert_true(file_exists("kept.npy") && file_exists("max.npy"));
   tool_result r = expect_code(0, "run --seqlen 300 --rows 10 --check --json --heads 2 --causal");
   json_document doc = parse_output(&r);
@@ -241,9 +244,12 @@ static void test_recordings(void **state) {
   static const char *const names[] = {"minilm_layer02", "smollm2_layer02", "smollm2_layer18"};
   (void)state;
   for (int i = 0; i < 3; i++)
-    expect_exit(0, "run " TSR_TEST_DATA "/%s.safetensors --use-metadata --check --expect self --out-dtype f32 --tolerance 2e-5", names[i]);
-  expect_exit(0, "run --q " TSR_TEST_DATA "/minilm_layer02_npy/q.npy --k " TSR_TEST_DATA "/minilm_layer02_npy/k.npy --v " TSR_TEST_DATA
-                 "/minilm_layer02_npy/v.npy --expect " TSR_TEST_DATA "/minilm_layer02_npy/o.npy --out-dtype f32 --tolerance 2e-5");
+    expect_exit(
+        0, "run " TSR_TEST_DATA "/%s.safetensors --use-metadata --check --expect self --out-dtype f32 --tolerance 2e-5",
+        names[i]);
+  expect_exit(0, "run --q " TSR_TEST_DATA "/minilm_layer02_npy/q.npy --k " TSR_TEST_DATA
+                 "/minilm_layer02_npy/k.npy --v " TSR_TEST_DATA "/minilm_layer02_npy/v.npy --expect " TSR_TEST_DATA
+                 "/minilm_layer02_npy/o.npy --out-dtype f32 --tolerance 2e-5");
 }
 
 static int setup(void **state) {

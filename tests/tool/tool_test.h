@@ -17,8 +17,8 @@ typedef struct tool_result {
   char *out, *err;
 } tool_result;
 
-/* Runs the command with a command line; words are separated by blanks, and '...' keeps blanks. The folder of the test is the
- * current one. Fails the test if the process was killed. */
+/* Runs the command with a command line; words are separated by blanks, and '...' keeps blanks. The folder of the test
+ * is the current one. Fails the test if the process was killed. */
 tool_result run_tool(const char *format, ...);
 void free_result(tool_result *result);
 
