@@ -103,18 +103,15 @@ unsigned char *gy_snapshot(const gy_problem *p, size_t *bytes) {
   unsigned char *all, *to;
   *bytes = 0;
   for (int n = 0; n < p->num_out; n++) {
-    *bytes += (size_t)(elements(gy_out_layout(p, n)) * element_bytes(gy_out_layout(p, n)->dtype));
+    *bytes += (size_t)p->out[n].raw_bytes;
   }
   all = to = malloc(*bytes + 1);
-  for (int n = 0; all != NULL && n < p->num_out; n++) {
-    const tsr_layout *l = gy_out_layout(p, n);
-    const size_t size = (size_t)element_bytes(l->dtype);
-    const unsigned char *data = gy_out_buffer(p, n)->ptr;
-    place x;
-    for (int more = place_first(l, &x); more; more = place_next(l, &x)) {
-      memcpy(to, data + x.at * (int64_t)size, size);
-      to += size;
-    }
+  if (all == NULL) {
+    gy_fail("no memory for a copy of the outputs");
+  }
+  for (int n = 0; n < p->num_out; n++) {
+    memcpy(to, p->out[n].raw, (size_t)p->out[n].raw_bytes);
+    to += p->out[n].raw_bytes;
   }
   return all;
 }

@@ -21,6 +21,10 @@ int gy_full(void) {
   return full;
 }
 
+uint64_t gy_seed(void) {
+  return gy_now.seed;
+}
+
 void gy_say(const char *format, ...) {
   va_list args;
   va_start(args, format);

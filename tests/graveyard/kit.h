@@ -167,13 +167,15 @@ void gy_check_free(gy_problem *p);
 /* Plan or run answers so on every target, naming a field that begins with `field`; nothing is written. */
 void gy_refused(gy_problem *p, tsr_status status, const char *field);
 
-/* Bytes of all outputs, in the order of their elements: for bitwise comparisons. Freed by the caller. */
+/* Bytes of all outputs, guards and gaps included: for bitwise comparisons. Freed by the caller. */
 unsigned char *gy_snapshot(const gy_problem *p, size_t *bytes);
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 /* True with --full: the slow shapes too. */
 int gy_full(void);
+/* Of the test that runs. */
+uint64_t gy_seed(void);
 /* What is being run, for messages; %s of the case. */
 void gy_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
