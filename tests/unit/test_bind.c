@@ -516,6 +516,10 @@ static void device_memory_is_not_read(void **state) {
     f.args.num_wait_events = 1;
     assert_int_equal(tsr__bind(&f.p, &f.args, 0, 0, 0, 1, &f.bound, &f.err), TSR_INVALID);
     assert_string_equal(f.err.field, "wait_events");
+    f.args.num_wait_events = -1;
+    assert_int_equal(tsr__bind(&f.p, &f.args, 0, 0, 0, 1, &f.bound, &f.err), TSR_INVALID);
+    assert_string_equal(f.err.field, "num_wait_events");
+    f.args.num_wait_events = 1;
     f.args.wait_events = &event;
     assert_int_equal(tsr__bind(&f.p, &f.args, 0, 0, 0, 1, &f.bound, &f.err), TSR_OK);
     assert_ptr_equal(f.bound.ptr[TSR_SLOT_q], (void *)(uintptr_t)0x40);

@@ -119,9 +119,28 @@ static void append_bases_are_accepted(void **state) {
   }
 }
 
+static void append_defaults(void **state) {
+  tsr_append_desc d = append_desc(APPEND_PACKED);
+  tsr__append_problem p;
+  (void)state;
+  d.batch = d.max_seqlen_new = 0;
+  append_accept(&d, &p);
+  assert_int_equal(p.batch, B);
+  assert_int_equal(p.seqlen_new, 5);
+  d.k_new.shape[1] = d.v_new.shape[1] = INT64_C(1) << 32; /* more tokens than one sequence can have */
+  d.block_table.shape[1] = INT64_C(1) << 40;
+  d.block_table.stride[0] = d.block_table.stride[1] = 0;
+  append_accept(&d, &p);
+  assert_int_equal(p.seqlen_new, INT32_MAX);
+  assert_int_equal(p.capacity, INT32_MAX);
+  assert_int_equal(p.total_new, INT64_C(1) << 32);
+  memset(&d.seqlens_k, 0, sizeof(d.seqlens_k)); /* absent: empty caches */
+  append_accept(&d, &p);
+}
+
 /* ---- Rules of descriptions ----------------------------------------------------------------------- */
 
-enum { PATCHES = 3 };
+enum { PATCHES = 4 };
 
 #define A32(member, value) PATCH_32(tsr_append_desc, member, value)
 #define A64(member, value) PATCH_64(tsr_append_desc, member, value)
@@ -183,6 +202,16 @@ static const struct {
      {ALAYOUT(k_cache, TSR_F32, 7, 0, 2, 8), ALAYOUT(v_cache, TSR_F32, 7, 0, 2, 6)},
      TSR_INVALID,
      "k_cache.shape[1]"},
+    {APPEND_DENSE,
+     {ALAYOUT(k_cache, TSR_F16, 2, INT64_C(1) << 31, 2, 8), ALAYOUT(v_cache, TSR_F16, 2, INT64_C(1) << 31, 2, 6)},
+     TSR_INVALID,
+     "k_cache.shape[1]"},
+    {APPEND_PACKED,
+     {ALAYOUT(cu_seqlens_new, TSR_I64, (INT64_C(1) << 58) + 1, 1, 1, 1),
+      ALAYOUT(seqlens_k, TSR_I64, INT64_C(1) << 58, 1, 1, 1), ALAYOUT(block_table, TSR_I32, INT64_C(1) << 58, 2, 1, 1),
+      A64(batch, 0)},
+     TSR_INVALID,
+     "batch"},
     {APPEND_QUANT, {AABSENT(k_scale)}, TSR_INVALID, "k_scale"},
     {APPEND_QUANT, {AABSENT(v_scale)}, TSR_INVALID, "v_scale"},
     {APPEND_DENSE, {ALAYOUT(k_scale, TSR_F32, 2, 8, 2, 1)}, TSR_INVALID, "k_scale"},
@@ -198,6 +227,10 @@ static const struct {
     {APPEND_DENSE, {ALAYOUT(positions, TSR_I32, 2, 3, 1, 1)}, TSR_INVALID, "positions"},
     {APPEND_DENSE, {ALAYOUT(q, TSR_F16, 2, 3, 4, 8), ALAYOUT(q_out, TSR_F16, 2, 3, 4, 8)}, TSR_INVALID, "q"},
     {APPEND_ROTARY, {A32(rotary_dim, 5)}, TSR_INVALID, "rotary_dim"},
+    {APPEND_STATIC,
+     {ALAYOUT(k_new, TSR_F16, 2, 3, 2, 7), ALAYOUT(k_cache, TSR_F8E4M3, 2, 8, 2, 7)},
+     TSR_INVALID,
+     "rotary_dim"}, /* D is odd and R not given */
     {APPEND_ROTARY, {A32(rotary_dim, 10)}, TSR_INVALID, "rotary_dim"},
     {APPEND_ROTARY, {A32(rotary_dim, -2)}, TSR_INVALID, "rotary_dim"},
     {APPEND_ROTARY, {A32(rotary_dim, 8)}, TSR_INVALID, "cos.shape[1]"},
@@ -553,11 +586,11 @@ static void hostile_descriptions_never_crash(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(append_bases_are_accepted),        cmocka_unit_test(append_rules_are_enforced),
-      cmocka_unit_test(append_runs_are_accepted),         cmocka_unit_test(append_values_are_checked),
-      cmocka_unit_test(append_arguments_are_checked),     cmocka_unit_test(append_on_devices_reads_nothing),
-      cmocka_unit_test(merge_rules_are_enforced),         cmocka_unit_test(merge_runs_are_checked),
-      cmocka_unit_test(hostile_descriptions_never_crash),
+      cmocka_unit_test(append_bases_are_accepted),       cmocka_unit_test(append_defaults),
+      cmocka_unit_test(append_rules_are_enforced),       cmocka_unit_test(append_runs_are_accepted),
+      cmocka_unit_test(append_values_are_checked),       cmocka_unit_test(append_arguments_are_checked),
+      cmocka_unit_test(append_on_devices_reads_nothing), cmocka_unit_test(merge_rules_are_enforced),
+      cmocka_unit_test(merge_runs_are_checked),          cmocka_unit_test(hostile_descriptions_never_crash),
   };
   return cmocka_run_group_tests_name("cache_ops", tests, NULL, NULL);
 }

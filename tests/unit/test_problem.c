@@ -88,6 +88,9 @@ static void pages_and_totals(void **state) {
   assert_int_equal(p.num_pages, 8);
   assert_int_equal(p.seqlen_k, 9);
   assert_int_equal(p.total_k, 0);
+  d.block_table.shape[1] = d.block_table.stride[0] = 1 << 30;
+  accept(&d, &p);
+  assert_int_equal(p.seqlen_k, INT32_MAX); /* more pages than one sequence can use */
   d = base_desc(BASE_CSR);
   d.max_seqlen_k = 0;
   d.batch = 0;
