@@ -6,10 +6,11 @@
 #define TILE_Q 48
 #define TILE_K 128
 #define RV 3       /* vectors of queries in a register block */
-#define SK 4       /* keys of a block of scores: 12 accumulators, and with 32 registers as many sums */
+#define SK 4       /* keys or channels of a forward block: 12 accumulators, and with 32 registers as many sums */
 #define SUM_RUN 16 /* channels that an accumulator of a score sums */
+#define SUM_KEYS 32 /* keys that an accumulator of the output sums */
 #if defined(__AVX512F__) || defined(__aarch64__)
-#define RK 8 /* keys or channels of other blocks: with RV vectors 24 accumulators */
+#define RK 8 /* keys or channels of a block without second sums: 24 accumulators */
 #else
 #define RK 4
 #endif
