@@ -167,6 +167,12 @@ void gy_check_free(gy_problem *p);
 /* Plan or run answers so on every target, naming a field that begins with `field`; nothing is written. */
 void gy_refused(gy_problem *p, tsr_status status, const char *field);
 
+/* A merge or an append on every target and variant, of which each target must have one; the hooks come before and after each
+ * run. */
+typedef void (*gy_hook)(void *user);
+void gy_each_merge(tsr_merge_desc *desc, tsr_merge_args *args, gy_hook before, gy_hook after, void *user);
+void gy_each_append(tsr_append_desc *desc, tsr_append_args *args, gy_hook before, gy_hook after, void *user);
+
 /* Bytes of all outputs, guards and gaps included: for bitwise comparisons. Freed by the caller. */
 unsigned char *gy_snapshot(const gy_problem *p, size_t *bytes);
 

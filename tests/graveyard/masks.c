@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Empty rows, empty sequences, masks: lines 1 to 11. */
+/* Empty rows, empty sequences, masks: lines 1 to 11 (3: cache.c). */
 #include "kit.h"
 
 static const tsr_dtype floats[] = {TSR_F32, TSR_F16, TSR_BF16};
@@ -88,139 +88,6 @@ static void g02_rows_before_the_first_key(void **state) {
     gy_problem *p = gy_dense((gy_dims){TSR_BACKWARD, floats[n % 3], 1, shapes[n].sq, shapes[n].sk, 8, 2, 64, 64});
     gy_say("backward, Sq %lld Sk %lld", (long long)shapes[n].sq, (long long)shapes[n].sk);
     p->desc.flags |= TSR_CAUSAL;
-    gy_check_free(p);
-  }
-}
-
-/* ---- 3 --------------------------------------------------------------------------------------- */
-
-typedef struct merge_case {
-  tsr_merge_desc desc;
-  tsr_merge_args args;
-  tsr_buffer o[4], lse[4];
-  gy_problem *memory; /* owner of all tensors; o and lse are its outputs */
-} merge_case;
-
-/* n partials of 2 sequences, 3 heads, 5 rows, 40 channels; bit r of empty[k]: partial k is empty in rows with row % 8 == r,
- * and then its O is a NaN. */
-static merge_case merge_new(tsr_dtype partial, tsr_dtype dtype, int n, const unsigned *empty, int sink) {
-  merge_case m = {tsr_merge_desc_init(), {0}, {{0, 0}}, {{0, 0}}, gy_new()};
-  gy_problem *p = m.memory;
-  m.args = tsr_merge_args_init();
-  m.desc.memory = TSR_MEMORY_HOST;
-  m.desc.num_partials = n;
-  m.desc.partial_o = tsr_layout_dense(partial, 2, 5, 3, 40);
-  m.desc.partial_lse = m.desc.lse = tsr_layout_dense(TSR_F32, 2, 3, 5, 1);
-  m.desc.o = tsr_layout_dense(dtype, 2, 5, 3, 40);
-  if (sink) {
-    GY_IN(p, sink, tsr_layout_dense(TSR_F32, 3, 1, 1, 1));
-    m.desc.sink = p->desc.sink;
-    m.args.sink = p->args.sink;
-  }
-  GY_OUT(p, o, m.desc.o);
-  GY_OUT(p, lse, m.desc.lse);
-  m.args.o = p->args.o;
-  m.args.lse = p->args.lse;
-  for (int k = 0; k < n; k++) {
-    tsr_layout o = m.desc.partial_o, lse = m.desc.partial_lse;
-    gy_in(p, &o, &m.o[k], o);
-    gy_in(p, &lse, &m.lse[k], lse);
-    for (int64_t row = 0; row < 5; row++) {
-      for (int64_t c = 0; (empty[k] >> row & 1) && c < 2 * 3 * 40; c++) {
-        gy_put(&o, &m.o[k], c / 120, row, c / 40 % 3, c % 40, (double)NAN);
-        gy_put(&lse, &m.lse[k], c / 120, c / 40 % 3, row, 0, -infinity);
-      }
-    }
-  }
-  return m;
-}
-
-/* Runs on every target and variant, compares with the oracle, and for rows with one partial bitwise with that. */
-static void merge_check(merge_case *m, int n, const unsigned *empty) {
-  double o[2 * 5 * 3 * 40], lse[2 * 3 * 5];
-  tsr_error err;
-  int count, accepted = 0;
-  const gy_target *t = gy_targets(&count);
-  m->args.partial_o = m->o;
-  m->args.partial_lse = m->lse;
-  if (tsr_reference_merge(&m->desc, &m->args, o, lse, &err) != TSR_OK) {
-    gy_fail("oracle: %s %s", err.field, err.text);
-  }
-  for (int d = 0; d < count; d++) {
-    for (int32_t v = 0; (m->desc.variant = tsr_device_variant(t[d].device, TSR_OP_MERGE, v)) != NULL; v++, accepted++) {
-      tsr_plan *plan = NULL;
-      int64_t bytes, align;
-      void *workspace;
-      gy_poison(m->memory);
-      if (tsr_plan_merge(t[d].device, &m->desc, &plan, &err) != TSR_OK ||
-          tsr_plan_workspace(plan, &bytes, &align, &err) != TSR_OK) {
-        gy_fail("%s plan: %s %s", t[d].name, err.field, err.text);
-      }
-      workspace = aligned_alloc(4096, (size_t)(bytes + 4095) / 4096 * 4096);
-      m->args.workspace = tsr_buffer_out(bytes > 0 ? workspace : NULL);
-      m->args.workspace_bytes = bytes;
-      if (tsr_run_merge(plan, &m->args, &err) != TSR_OK) {
-        gy_fail("%s run: %s %s", t[d].name, err.field, err.text);
-      }
-      free(workspace);
-      tsr_plan_destroy(plan);
-      for (int64_t e = 0; e < 2 * 5 * 3 * 40; e++) {
-        const int64_t b = e / 600, row = e / 120 % 5, h = e / 40 % 3, c = e % 40;
-        const double got = gy_get(&m->desc.o, &m->args.o, b, row, h, c), got_lse = gy_get(&m->desc.lse, &m->args.lse, b, h, row, 0);
-        const double want_lse = lse[(b * 3 + h) * 5 + row];
-        int full = 0, which = 0;
-        for (int k = 0; k < n; k++) {
-          if (!(empty[k] >> row & 1)) {
-            full++;
-            which = k;
-          }
-        }
-        if (full <= 1 && m->desc.sink.dtype == TSR_DTYPE_NONE) {
-          const double one = full ? gy_get(&m->desc.partial_o, &m->o[which], b, row, h, c) : 0.0;
-          const double one_lse = full ? gy_get(&m->desc.lse, &m->lse[which], b, h, row, 0) : -infinity;
-          const int same = m->desc.o.dtype == m->desc.partial_o.dtype;
-          if ((same || !full ? got != one : !(fabs(got - one) <= 0x1p-8 * fabs(one))) || got_lse != one_lse) {
-            gy_fail("%s: row %lld, %d partials of %d: %.9g, must be %.9g; lse %.9g, %.9g", t[d].name, (long long)row, full, n, got,
-                    one, got_lse, one_lse);
-          }
-        } else if (!(fabs(got - o[e]) <= 0x1p-7 * (m->desc.o.dtype == TSR_F32 ? 0x1p-13 : 1.0) * fmax(1.0, fabs(o[e]))) ||
-                   !(got_lse == want_lse || fabs(got_lse - want_lse) <= 0x1p-20 * fmax(1.0, fabs(want_lse)))) {
-          gy_fail("%s: o[%lld,%lld,%lld,%lld] %.9g, oracle %.9g; lse %.9g, oracle %.9g", t[d].name, (long long)b, (long long)row,
-                  (long long)h, (long long)c, got, o[e], got_lse, want_lse);
-        }
-        gy_put(&m->desc.o, &m->args.o, b, row, h, c, got);
-      }
-    }
-  }
-  if (accepted < count) {
-    gy_fail("a device has no variant of merge");
-  }
-}
-
-static void g03_merge_of_empty_states(void **state) {
-  /* Row by row: nothing at all; only the first; only the last; two; all. */
-  static const unsigned three[3] = {0x5, 0x3 | 0x8, 0x7 & ~0x4u};
-  static const unsigned one[1] = {0x15}, all_but_one[4] = {0x1f, 0x1f, 0x10, 0x1f};
-  (void)state;
-  for (int n = 0; n < 12; n++) {
-    const tsr_dtype dtype = floats[n % 3], partial = n / 3 % 2 ? TSR_F32 : dtype;
-    for (int list = 0; list < 3; list++) {
-      const unsigned *const empty = list == 0 ? three : list == 1 ? one : all_but_one;
-      const int count = list == 0 ? 3 : list == 1 ? 1 : 4;
-      merge_case m;
-      gy_say("merge of %d, %s from %s, sink %d", count, tsr_dtype_name(dtype), tsr_dtype_name(partial), n >= 6);
-      m = merge_new(partial, dtype, count, empty, n >= 6);
-      merge_check(&m, count, empty);
-      gy_free(m.memory);
-    }
-  }
-  for (int n = 0; n < 6; n++) { /* empty chunks of split KV: more splits than keys; keys hidden from the front */
-    const int64_t lens[3] = {3, 0, 300};
-    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 3, 2, 300, 6, 2, 64, 64}, (gy_pages){16, TSR_DTYPE_NONE, 0}, lens);
-    gy_say("split KV, case %d", n);
-    p->desc.num_splits = n < 3 ? 8 : 64;
-    p->desc.flags |= n % 2 ? TSR_CAUSAL | TSR_WINDOW : TSR_CAUSAL;
-    p->desc.window_left = n % 2 ? 20 : 0;
     gy_check_free(p);
   }
 }
@@ -441,7 +308,6 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       GY_TEST(g01_finite_sentinel),
       GY_TEST(g02_rows_before_the_first_key),
-      GY_TEST(g03_merge_of_empty_states),
       GY_TEST(g04_lowest_finite_bias_is_no_mask),
       GY_TEST(g05_blocks_of_masks),
       GY_TEST(g06_no_mask_is_full_attention),

@@ -115,6 +115,14 @@ static unsigned char *workspace_new(int64_t bytes, int64_t align) {
   return w;
 }
 
+static void check_guard(const unsigned char *workspace, int64_t bytes) {
+  for (int64_t n = bytes; n < bytes + GUARD_BYTES; n++) {
+    if (workspace[n] != 0xff) {
+      gy_fail("byte %lld was written, the workspace has %lld", (long long)n, (long long)bytes);
+    }
+  }
+}
+
 int gy_plan(gy_problem *p, const gy_target *target, const char *variant, gy_run *run) {
   tsr_error err;
   tsr_status st;
@@ -167,11 +175,7 @@ tsr_status gy_try(gy_problem *p, gy_run *run, tsr_error *err) {
   args.workspace_bytes = bytes;
   st = tsr_run_attention(run->plan, &args, err);
   gy_protect(p, 1);
-  for (int64_t n = bytes; n < bytes + GUARD_BYTES; n++) {
-    if (run->workspace[n] != 0xff) {
-      gy_fail("byte %lld was written, the workspace has %lld", (long long)n, (long long)bytes);
-    }
-  }
+  check_guard(run->workspace, bytes);
   return st;
 }
 
@@ -262,4 +266,67 @@ void gy_refused(gy_problem *p, tsr_status status, const char *field) {
     }
     gy_untouched(p, NULL);
   }
+}
+
+/* ---- Merge and append ------------------------------------------------------------------------ */
+
+/* One of the two, seen alike. */
+typedef struct cache_op {
+  int32_t op;
+  tsr_merge_desc *merge;
+  tsr_merge_args *merge_args;
+  tsr_append_desc *append;
+  tsr_append_args *append_args;
+} cache_op;
+
+static void run_cache_op(const cache_op *x, const gy_target *t, const char *variant) {
+  tsr_plan *plan = NULL;
+  tsr_error err;
+  int64_t bytes = 0, align = 0;
+  unsigned char *workspace;
+  tsr_status st;
+  snprintf(gy_now.where, sizeof(gy_now.where), "%s %s", t->name, variant);
+  *(x->merge != NULL ? &x->merge->variant : &x->append->variant) = variant;
+  st = x->merge != NULL ? tsr_plan_merge(t->device, x->merge, &plan, &err) : tsr_plan_append(t->device, x->append, &plan, &err);
+  if (st != TSR_OK || tsr_plan_workspace(plan, &bytes, &align, &err) != TSR_OK) {
+    gy_fail("plan: %s, %s %s", tsr_status_name(st), err.field, err.text);
+  }
+  workspace = workspace_new(bytes, align);
+  memset(workspace, 0xff, (size_t)bytes + GUARD_BYTES);
+  *(x->merge != NULL ? &x->merge_args->workspace : &x->append_args->workspace) = tsr_buffer_out(bytes > 0 ? workspace : NULL);
+  *(x->merge != NULL ? &x->merge_args->workspace_bytes : &x->append_args->workspace_bytes) = bytes;
+  st = x->merge != NULL ? tsr_run_merge(plan, x->merge_args, &err) : tsr_run_append(plan, x->append_args, &err);
+  if (st != TSR_OK) {
+    gy_fail("run: %s, %s %s", tsr_status_name(st), err.field, err.text);
+  }
+  check_guard(workspace, bytes);
+  free(workspace);
+  tsr_plan_destroy(plan);
+}
+
+static void each_cache_op(const cache_op *x, gy_hook before, gy_hook after, void *user) {
+  int count;
+  const gy_target *t = gy_targets(&count);
+  for (int n = 0; n < count; n++) {
+    const char *variant;
+    int32_t v = 0;
+    for (; (variant = tsr_device_variant(t[n].device, x->op, v)) != NULL; v++) {
+      before(user);
+      run_cache_op(x, &t[n], variant);
+      after(user);
+    }
+    if (v == 0) {
+      gy_fail("%s has no variant of %s", t[n].name, x->op == TSR_OP_MERGE ? "merge" : "append");
+    }
+  }
+}
+
+void gy_each_merge(tsr_merge_desc *desc, tsr_merge_args *args, gy_hook before, gy_hook after, void *user) {
+  const cache_op x = {TSR_OP_MERGE, desc, args, NULL, NULL};
+  each_cache_op(&x, before, after, user);
+}
+
+void gy_each_append(tsr_append_desc *desc, tsr_append_args *args, gy_hook before, gy_hook after, void *user) {
+  const cache_op x = {TSR_OP_APPEND, NULL, NULL, desc, args};
+  each_cache_op(&x, before, after, user);
 }
