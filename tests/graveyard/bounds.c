@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Poison and bounds: lines 12 to 15. Every input of the kit already lies against a page that may not be touched; here both ends
- * are tried, and what lies inside the tensors but outside the lengths is poisoned. */
+/* Poison and bounds: lines 12 to 15. Every input of the kit already lies against a page that may not be touched; here
+ * both ends are tried, and what lies inside the tensors but outside the lengths is poisoned. */
 #include "kit.h"
 
 static const tsr_dtype floats[] = {TSR_F32, TSR_F16, TSR_BF16};
@@ -35,7 +35,8 @@ static void g12_tail_of_the_last_page(void **state) {
     const int64_t page = n % 2 ? 16 : 32;
     const tsr_dtype q = floats[n / 2 % 3];
     const tsr_dtype kv = n < 12 ? q : codes[n / 2 % 4];
-    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, q, 4, n % 3 ? 1 : 5, 0, 8, 2, 64, 64}, (gy_pages){page, kv, n / 4 % 2}, tail_lens);
+    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, q, 4, n % 3 ? 1 : 5, 0, 8, 2, 64, 64},
+                             (gy_pages){page, kv, n / 4 % 2}, tail_lens);
     gy_say("page %lld, q %s, kv %s", (long long)page, tsr_dtype_name(q), tsr_dtype_name(kv));
     if (kv != q) {
       add_token_scales(p, tail_lens);
@@ -93,7 +94,8 @@ static void g13_lengths_beyond_the_table(void **state) {
   static const int64_t full[2] = {64, 33};
   (void)state;
   for (int n = 0; n < 4; n++) { /* exactly what the table covers, then one more */
-    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 2, 3, 0, 4, 2, 32, 32}, (gy_pages){16, TSR_DTYPE_NONE, 0}, full);
+    gy_problem *p =
+        gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 2, 3, 0, 4, 2, 32, 32}, (gy_pages){16, TSR_DTYPE_NONE, 0}, full);
     gy_say("a table of 4 columns of 16");
     gy_check(p);
     GY_PUT(p, seqlens_k, 0, 0, 0, 0, n == 0 ? 65 : n == 1 ? 80 : n == 2 ? 1e9 : -1);
@@ -105,7 +107,8 @@ static void g13_lengths_beyond_the_table(void **state) {
     gy_free(p);
   }
   for (int n = 0; n < 3; n++) { /* CSR: the lists end where they say */
-    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, floats[n], 2, 3, 0, 4, 2, 32, 32}, (gy_pages){16, TSR_DTYPE_NONE, 1}, full);
+    gy_problem *p =
+        gy_paged((gy_dims){TSR_FORWARD, floats[n], 2, 3, 0, 4, 2, 32, 32}, (gy_pages){16, TSR_DTYPE_NONE, 1}, full);
     gy_say("CSR, wrong list %d", n);
     gy_check(p);
     if (n == 0) {
@@ -130,8 +133,8 @@ static void g13_lengths_beyond_the_table(void **state) {
   }
 }
 
-/* Fences at the other end too: tables, K and V of every code, scales, masks, biases, aux tensors, at the start and at the end of
- * their mapping. */
+/* Fences at the other end too: tables, K and V of every code, scales, masks, biases, aux tensors, at the start and at
+ * the end of their mapping. */
 static void add_everything(gy_problem *p, int n, const int64_t *kv_lens) {
   const int64_t b = p->desc.q.shape[0], sq = p->desc.q.shape[1], hq = p->desc.q.shape[2], sk = kv_lens[0];
   p->front = n % 2;
@@ -163,7 +166,8 @@ static void g13_memory_ends_where_it_ends(void **state) {
   (void)state;
   for (int n = 0; n < 12; n++) { /* paged and quantised */
     const tsr_dtype q = floats[n % 3], kv = n < 4 ? q : codes[n % 4];
-    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, q, 3, 19, 0, 6, 2, n % 2 ? 64 : 36, 36}, (gy_pages){16, kv, n / 2 % 2}, lens);
+    gy_problem *p =
+        gy_paged((gy_dims){TSR_FORWARD, q, 3, 19, 0, 6, 2, n % 2 ? 64 : 36, 36}, (gy_pages){16, kv, n / 2 % 2}, lens);
     gy_say("paged, kv %s, case %d", tsr_dtype_name(kv), n);
     if (kv != q) {
       add_token_scales(p, lens);
@@ -190,8 +194,8 @@ static void g14_one_length_for_all(void **state) {
   static const int64_t lens[3] = {75, 75, 75};
   (void)state;
   for (int n = 0; n < 6; n++) {
-    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 3, n < 3 ? 1 : 6, 0, 4, 2, 64, 64}, (gy_pages){16, TSR_DTYPE_NONE, 0},
-                             lens);
+    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 3, n < 3 ? 1 : 6, 0, 4, 2, 64, 64},
+                             (gy_pages){16, TSR_DTYPE_NONE, 0}, lens);
     gy_say("case %d", n);
     GY_IN(p, seqlens_k, tsr_layout_dense(n % 2 ? TSR_I64 : TSR_I32, 1, 1, 1, 1)); /* 4 or 8 bytes against a fence */
     GY_FILL(p, seqlens_k, 75);
@@ -249,8 +253,8 @@ static void g15_lanes_past_the_chunk(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      GY_TEST(g12_tail_of_the_last_page), GY_TEST(g12_tail_of_padded_keys),       GY_TEST(g13_lengths_beyond_the_table),
-      GY_TEST(g13_memory_ends_where_it_ends), GY_TEST(g14_one_length_for_all), GY_TEST(g15_lanes_past_the_chunk),
+      GY_TEST(g12_tail_of_the_last_page),     GY_TEST(g12_tail_of_padded_keys), GY_TEST(g13_lengths_beyond_the_table),
+      GY_TEST(g13_memory_ends_where_it_ends), GY_TEST(g14_one_length_for_all),  GY_TEST(g15_lanes_past_the_chunk),
   };
   return gy_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
 }

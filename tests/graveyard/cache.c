@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What surrounds attention: merging of partial results (line 3), and the rotary grid of the peers, which append answers. */
+/* What surrounds attention: merging of partial results (line 3), and the rotary grid of the peers, which append
+ * answers. */
 #include "kit.h"
 
 static const tsr_dtype floats[] = {TSR_F32, TSR_F16, TSR_BF16};
@@ -78,8 +79,10 @@ static void merge_after(void *user) {
   const merge_case *m = user;
   const double u = m->desc.o.dtype == TSR_BF16 ? 0x1p-8 : m->desc.o.dtype == TSR_F16 ? 0x1p-11 : 0x1p-21;
   for (int64_t e = 0; e < BATCH * ROWS * HEADS * CHANNELS; e++) {
-    const int64_t b = e / (ROWS * HEADS * CHANNELS), row = e / (HEADS * CHANNELS) % ROWS, h = e / CHANNELS % HEADS, c = e % CHANNELS;
-    const double got = gy_get(&m->desc.o, &m->args.o, b, row, h, c), lse = gy_get(&m->desc.lse, &m->args.lse, b, h, row, 0);
+    const int64_t b = e / (ROWS * HEADS * CHANNELS), row = e / (HEADS * CHANNELS) % ROWS, h = e / CHANNELS % HEADS,
+                  c = e % CHANNELS;
+    const double got = gy_get(&m->desc.o, &m->args.o, b, row, h, c),
+                 lse = gy_get(&m->desc.lse, &m->args.lse, b, h, row, 0);
     int which = 0;
     const int n = present(m, row, &which);
     double want = m->exact_o[e], want_lse = m->exact_lse[(b * HEADS + h) * ROWS + row];
@@ -91,8 +94,8 @@ static void merge_after(void *user) {
       lse_slack = 0.0;
     }
     if (!(fabs(got - want) <= slack) || !(lse == want_lse || fabs(lse - want_lse) <= lse_slack)) {
-      gy_fail("[%lld,%lld,%lld,%lld], %d partials: o %.9g, must be %.9g; lse %.9g, must be %.9g", (long long)b, (long long)row,
-              (long long)h, (long long)c, n, got, want, lse, want_lse);
+      gy_fail("[%lld,%lld,%lld,%lld], %d partials: o %.9g, must be %.9g; lse %.9g, must be %.9g", (long long)b,
+              (long long)row, (long long)h, (long long)c, n, got, want, lse, want_lse);
     }
     gy_put(&m->desc.o, &m->args.o, b, row, h, c, 0.0);
   }
@@ -124,7 +127,8 @@ static void g03_empty_chunks_of_split_kv(void **state) {
   static const int64_t lens[3] = {3, 0, 300};
   (void)state;
   for (int n = 0; n < 6; n++) {
-    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 3, 2, 0, 6, 2, 64, 64}, (gy_pages){16, TSR_DTYPE_NONE, 0}, lens);
+    gy_problem *p =
+        gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 3, 2, 0, 6, 2, 64, 64}, (gy_pages){16, TSR_DTYPE_NONE, 0}, lens);
     gy_say("case %d", n);
     p->desc.num_splits = n < 3 ? 8 : 64;
     p->desc.flags |= n % 2 ? TSR_CAUSAL | TSR_WINDOW : TSR_CAUSAL;

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The oracle's results of a problem and the comparison of all values with them. The tolerance rule: for each (b, h), largest
- * error <= f x plain's + u max|ref|, root of the mean square <= f x plain's + u rms(ref) / 2, with f = 2 (gradients: 3) and u
- * the roundoff of the output; LSE <= 2 x plain's + 2^-21 max(1, |lse|). */
+/* The oracle's results of a problem and the comparison of all values with them. The tolerance rule: for each (b, h),
+ * largest error <= f x plain's + u max|ref|, root of the mean square <= f x plain's + u rms(ref) / 2, with f = 2
+ * (gradients: 3) and u the roundoff of the output; LSE <= 2 x plain's + 2^-21 max(1, |lse|). */
 #include "frame.h"
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
 typedef enum kind { KIND_QUERY, KIND_LSE, KIND_KEY, KIND_BIAS, KIND_MAX, KIND_SINK, KIND_KEPT } kind;
 
-#define OUTPUT(name, kind, op) \
-  { #name, kind, op, offsetof(tsr_attention_desc, name), offsetof(tsr_run_args, name), offsetof(tsr_reference_out, name) }
+#define OUTPUT(name, kind, op)                                                         \
+  {                                                                                    \
+#name, kind, op, offsetof(tsr_attention_desc, name), offsetof(tsr_run_args, name), \
+        offsetof(tsr_reference_out, name)                                              \
+  }
 
 static const struct {
   const char *name;
@@ -17,10 +20,10 @@ static const struct {
   int op;
   size_t layout, buffer, oracle;
 } outputs[] = {
-    OUTPUT(o, KIND_QUERY, TSR_FORWARD),  OUTPUT(lse, KIND_LSE, TSR_FORWARD),
-    OUTPUT(max_s, KIND_MAX, TSR_FORWARD), OUTPUT(dropout_mask, KIND_KEPT, TSR_FORWARD),
-    OUTPUT(dq, KIND_QUERY, TSR_BACKWARD), OUTPUT(dk, KIND_KEY, TSR_BACKWARD),
-    OUTPUT(dv, KIND_KEY, TSR_BACKWARD),   OUTPUT(dbias, KIND_BIAS, TSR_BACKWARD),
+    OUTPUT(o, KIND_QUERY, TSR_FORWARD),     OUTPUT(lse, KIND_LSE, TSR_FORWARD),
+    OUTPUT(max_s, KIND_MAX, TSR_FORWARD),   OUTPUT(dropout_mask, KIND_KEPT, TSR_FORWARD),
+    OUTPUT(dq, KIND_QUERY, TSR_BACKWARD),   OUTPUT(dk, KIND_KEY, TSR_BACKWARD),
+    OUTPUT(dv, KIND_KEY, TSR_BACKWARD),     OUTPUT(dbias, KIND_BIAS, TSR_BACKWARD),
     OUTPUT(dsink, KIND_SINK, TSR_BACKWARD),
 };
 
@@ -62,8 +65,8 @@ void gy_untouched(const gy_problem *p, const gy_run *run) {
       while (raw[at] == 0xff) {
         at++;
       }
-      gy_fail("%s: byte %lld from element 0 was written, its %lld bytes of elements have gaps or end before", gy_out_name(p, n),
-              (long long)(raw + at - data), (long long)gy_span_bytes(gy_out_layout(p, n)));
+      gy_fail("%s: byte %lld from element 0 was written, its %lld bytes of elements have gaps or end before",
+              gy_out_name(p, n), (long long)(raw + at - data), (long long)gy_span_bytes(gy_out_layout(p, n)));
     }
   }
 }
@@ -160,7 +163,8 @@ static void evaluate_mode(gy_problem *p, int mode) {
     }
     *(mode == TSR_REFERENCE_F64 ? &o->exact : &o->plain) = *(double **)(void *)field = unwritten(count);
   }
-  evaluate(p->oracle_desc != NULL ? p->oracle_desc : &p->desc, p->oracle_args != NULL ? p->oracle_args : &p->args, &out);
+  evaluate(p->oracle_desc != NULL ? p->oracle_desc : &p->desc, p->oracle_args != NULL ? p->oracle_args : &p->args,
+           &out);
 }
 
 static void oracle(gy_problem *p) {
@@ -265,8 +269,8 @@ typedef struct comparison {
 } comparison;
 
 static void wrong(const comparison *c, const place *x, double got, double ref, const char *why) {
-  gy_fail("%s[%lld,%lld,%lld,%lld] is %.9g, oracle %.9g: %s", gy_out_name(c->p, c->n), (long long)x->i[0], (long long)x->i[1],
-          (long long)x->i[2], (long long)x->i[3], got, ref, why);
+  gy_fail("%s[%lld,%lld,%lld,%lld] is %.9g, oracle %.9g: %s", gy_out_name(c->p, c->n), (long long)x->i[0],
+          (long long)x->i[1], (long long)x->i[2], (long long)x->i[3], got, ref, why);
 }
 
 /* An element whose reference is not finite. */
@@ -343,8 +347,8 @@ static void judge(const comparison *c, int64_t index) {
   }
   gy_fail("%s: largest error%s %.4g at [%lld,%lld,%lld,%lld], allowed %.4g; rms %.4g, allowed %.4g; there %.9g, oracle "
           "%.9g, plain %.9g",
-          gy_out_name(c->p, c->n), lse ? " beyond the element's own share" : "", g->error, (long long)x.i[0], (long long)x.i[1],
-          (long long)x.i[2], (long long)x.i[3], limit, rms, lse ? limit : rms_limit,
+          gy_out_name(c->p, c->n), lse ? " beyond the element's own share" : "", g->error, (long long)x.i[0],
+          (long long)x.i[1], (long long)x.i[2], (long long)x.i[3], limit, rms, lse ? limit : rms_limit,
           read_at(c->l, gy_out_buffer(c->p, c->n)->ptr, x.at), out->exact[x.n], out->plain[x.n]);
 }
 

@@ -9,7 +9,7 @@
 typedef struct gy_frame {
   char test[64], what[192], where[96], refusal[440];
   uint64_t seed;
-  int problems; /* made so far: each has its own random numbers */
+  int problems;             /* made so far: each has its own random numbers */
   double started, deadline; /* seconds */
 } gy_frame;
 extern gy_frame gy_now;

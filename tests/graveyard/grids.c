@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shape grids of the peers. The shapes are the conformance suite's (tests/conformance/engine/grids.c), and so is running
- * them. Quick: for each grid and direction the cheapest cases that show every head dimension, every pair of lengths, batch,
- * page size and group at least once, as far as the oracle can afford them; the suite's own quick run takes others at random.
+/* The shape grids of the peers. The shapes are the conformance suite's (tests/conformance/engine/grids.c), and so is
+ * running them. Quick: for each grid and direction the cheapest cases that show every head dimension, every pair of
+ * lengths, batch, page size and group at least once, as far as the oracle can afford them; the suite's own quick run
+ * takes others at random.
  * --full: every case. The rotary grid is in cache.c. */
 #include "kit.h"
 
@@ -27,8 +28,8 @@ typedef struct list {
 static void collect(void *user, const conf_case *c) {
   list *l = user;
   const size_t length = strlen(l->grid);
-  if (strncmp(c->name, l->grid, length) != 0 || c->name[length] != '-' || strspn(c->name + length + 1, "0123456789") !=
-                                                                             strlen(c->name + length + 1)) {
+  if (strncmp(c->name, l->grid, length) != 0 || c->name[length] != '-' ||
+      strspn(c->name + length + 1, "0123456789") != strlen(c->name + length + 1)) {
     return;
   }
   if (l->n == l->room) {
@@ -50,8 +51,8 @@ static int by_work(const void *a, const void *b) {
 /* What a case shows, as numbers: (direction, kind, value). */
 enum { SHOWN = 5 };
 static void shown_by(const conf_case *c, int64_t shown[SHOWN]) {
-  const int64_t values[SHOWN] = {c->seqlen_q << 24 | c->seqlen_k, c->head_dim << 16 | c->head_dim_v, c->batch, c->page_size,
-                                 c->q_heads / c->kv_heads};
+  const int64_t values[SHOWN] = {c->seqlen_q << 24 | c->seqlen_k, c->head_dim << 16 | c->head_dim_v, c->batch,
+                                 c->page_size, c->q_heads / c->kv_heads};
   for (int n = 0; n < SHOWN; n++) {
     shown[n] = values[n] << 8 | n << 1 | c->op;
   }
@@ -124,10 +125,10 @@ static void run_grid(const char *grid) {
   free(l.e);
 }
 
-#define GRID(function, name)            \
+#define GRID(function, name)           \
   static void function(void **state) { \
-    (void)state;                        \
-    run_grid(name);                     \
+    (void)state;                       \
+    run_grid(name);                    \
   }
 GRID(grid_flash_attention, "flash-attention")
 GRID(grid_flash_attention_decode, "flash-attention-decode")
@@ -138,8 +139,12 @@ GRID(grid_pytorch, "pytorch")
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      GY_TEST(grid_flash_attention), GY_TEST(grid_flash_attention_decode), GY_TEST(grid_flashinfer), GY_TEST(grid_flashinfer_mla),
-      GY_TEST(grid_ggml),            GY_TEST(grid_pytorch),
+      GY_TEST(grid_flash_attention),
+      GY_TEST(grid_flash_attention_decode),
+      GY_TEST(grid_flashinfer),
+      GY_TEST(grid_flashinfer_mla),
+      GY_TEST(grid_ggml),
+      GY_TEST(grid_pytorch),
   };
   return gy_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
 }

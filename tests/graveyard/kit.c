@@ -38,15 +38,16 @@ void gy_fail_at(const char *file, int line, const char *format, ...) {
   va_start(args, format);
   vsnprintf(text, sizeof(text), format, args);
   va_end(args);
-  print_error("%s %s(%s) seed %llu: %s\n", gy_now.test, gy_now.what, gy_now.where, (unsigned long long)gy_now.seed, text);
+  print_error("%s %s(%s) seed %llu: %s\n", gy_now.test, gy_now.what, gy_now.where, (unsigned long long)gy_now.seed,
+              text);
   _fail(file, line);
   abort(); /* _fail does not come back */
 }
 
 /* A fault or the end of the time: which test, then the end of the program. */
 static void on_signal(int signal) {
-  const char *const parts[] = {signal == SIGALRM ? "\ntime limit: " : "\nfault: ", gy_now.test, " ", gy_now.what, "(",
-                               gy_now.where, ")\n"};
+  const char *const parts[] = {
+      signal == SIGALRM ? "\ntime limit: " : "\nfault: ", gy_now.test, " ", gy_now.what, "(", gy_now.where, ")\n"};
   for (size_t n = 0; n < sizeof(parts) / sizeof(parts[0]); n++) {
     if (write(STDERR_FILENO, parts[n], strlen(parts[n])) < 0) {
       break;
@@ -246,9 +247,9 @@ static void write_all(const tsr_layout *l, const tsr_buffer *b, conf_rng *rng, d
         for (int64_t i3 = 0; i3 < l->shape[3]; i3++) {
           double value = x;
           if (rng != NULL) {
-            value = l->dtype == TSR_I8   ? (double)conf_range(rng, -127, 127)
-                    : l->dtype == TSR_U4 ? (double)conf_range(rng, 0, 15)
-                    : l->dtype == TSR_U8 || l->dtype == TSR_BIT ? (double)conf_range(rng, 0, 1)
+            value = l->dtype == TSR_I8                           ? (double)conf_range(rng, -127, 127)
+                    : l->dtype == TSR_U4                         ? (double)conf_range(rng, 0, 15)
+                    : l->dtype == TSR_U8 || l->dtype == TSR_BIT  ? (double)conf_range(rng, 0, 1)
                     : l->dtype == TSR_I32 || l->dtype == TSR_I64 ? 0.0
                                                                  : x * conf_normal(rng);
           }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the graveyard tests share: problems made by hand in fenced memory, runs on every device, level and variant, and the
- * comparison of all values with the oracle under the tolerance rule. Everything goes through the public API.
+/* What the graveyard tests share: problems made by hand in fenced memory, runs on every device, level and variant, and
+ * the comparison of all values with the oracle under the tolerance rule. Everything goes through the public API.
  *
- * Memory: every input ends at (or, with `front`, begins at) a page that may not be touched, and is read-only during runs.
- * Outputs lie between guard bytes; all their bytes hold 0xff (a NaN in any float type) before a run, and those that a run must
- * not write have to hold it afterwards. So does the workspace before a run.
- * Time: every test has a limit, kept by should_stop and by alarm(). */
+ * Memory: every input ends at (or, with `front`, begins at) a page that may not be touched, and is read-only during
+ * runs. Outputs lie between guard bytes; all their bytes hold 0xff (a NaN in any float type) before a run, and those
+ * that a run must not write have to hold it afterwards. So does the workspace before a run. Time: every test has a
+ * limit, kept by should_stop and by alarm(). */
 #ifndef TSR_TESTS_GRAVEYARD_KIT_H
 #define TSR_TESTS_GRAVEYARD_KIT_H
 
@@ -46,14 +46,14 @@ typedef struct gy_output {
 typedef struct gy_problem {
   tsr_attention_desc desc; /* complete but for `variant` */
   tsr_run_args args;       /* complete but for the workspace */
-  /* The same results, described in a way that the oracle can afford; NULL: desc and args. Shapes of its outputs differ at most
-   * in how they are grouped into batch and sequence. */
+  /* The same results, described in a way that the oracle can afford; NULL: desc and args. Shapes of its outputs differ
+   * at most in how they are grouped into batch and sequence. */
   const tsr_attention_desc *oracle_desc;
   const tsr_run_args *oracle_args;
-  int front;      /* inputs made from here on begin at a fence */
+  int front;       /* inputs made from here on begin at a fence */
   int own_outputs; /* outputs lie in memory made with gy_sparse, which stays writable; the test looks at them itself */
-  int exact_zero; /* where the oracle gives 0, in both modes, the result is exactly 0 */
-  int may_refuse; /* no device need support it; where none does, nothing is compared */
+  int exact_zero;  /* where the oracle gives 0, in both modes, the result is exactly 0 */
+  int may_refuse;  /* no device need support it; where none does, nothing is compared */
   int forward_done, evaluated; /* the kit's: o and lse of backward; exact and plain */
   conf_rng rng;
   gy_memory memory[GY_MAX_MEMORY];
@@ -74,11 +74,13 @@ void gy_free(gy_problem *p);
 
 /* Dense q, k, v, o, lse and, backward, dout, dq, dk, dv: random, contiguous. */
 gy_problem *gy_dense(gy_dims dims);
-/* Packed on the sides whose lengths are given (NULL: dense with dims' length); cu_seqlens int32, `slack` rows beyond them. */
+/* Packed on the sides whose lengths are given (NULL: dense with dims' length); cu_seqlens int32, `slack` rows beyond
+ * them. */
 gy_problem *gy_packed(gy_dims dims, const int64_t *q_lens, const int64_t *kv_lens, int64_t slack);
 
 /* Paged K/V of a forward problem: kv_lens[dims.b], shuffled pages, random codes; csr instead of a table. The table has
- * exactly the columns of the longest sequence; what lies beyond a sequence's last key holds a NaN, and so does one page more. */
+ * exactly the columns of the longest sequence; what lies beyond a sequence's last key holds a NaN, and so does one page
+ * more. */
 typedef struct gy_pages {
   int64_t page_size;
   tsr_dtype dtype; /* of k and v; 0: dims.dtype */
@@ -90,14 +92,15 @@ int64_t gy_page_of(const gy_problem *p, int64_t b, int64_t j);
 
 /* Fenced memory of `bytes`, all 0xff; released with the problem. */
 void *gy_memory_new(gy_problem *p, int64_t bytes);
-/* Zeroed address space that takes no memory until it is written; NULL where the system gives none. Fenced at its end. */
+/* Zeroed address space that takes no memory until it is written; NULL where the system gives none. Fenced at its end.
+ */
 void *gy_sparse(gy_problem *p, int64_t bytes);
 
 /* Bytes from element 0 to the end of the last. */
 int64_t gy_span_bytes(const tsr_layout *l);
 
-/* Gives the field `name` a layout and memory. IN: random numbers (floats: normal; codes: any; integers: 0). GIVE: the caller's
- * memory. OUT: an output between guards. */
+/* Gives the field `name` a layout and memory. IN: random numbers (floats: normal; codes: any; integers: 0). GIVE: the
+ * caller's memory. OUT: an output between guards. */
 #define GY_IN(p, name, layout) gy_in((p), &(p)->desc.name, &(p)->args.name, (layout))
 #define GY_OUT(p, name, layout) gy_out((p), &(p)->desc.name, &(p)->args.name, (layout))
 #define GY_GIVE(p, name, as, memory) ((p)->desc.name = (as), (p)->args.name = tsr_buffer_in(memory))
@@ -155,7 +158,8 @@ void gy_untouched(const gy_problem *p, const gy_run *run);
 void gy_compare(gy_problem *p, const gy_run *run);
 
 typedef void (*gy_fn)(gy_problem *p, gy_run *run, void *user);
-/* fn for every target and variant that accepts; at least one of each target must, unless may_refuse. Returns how many did. */
+/* fn for every target and variant that accepts; at least one of each target must, unless may_refuse. Returns how many
+ * did. */
 int gy_each(gy_problem *p, gy_fn fn, void *user);
 
 /* Runs and compares everywhere; `also` (NULL: nothing) sees the results before. */
@@ -167,8 +171,8 @@ void gy_check_free(gy_problem *p);
 /* Plan or run answers so on every target, naming a field that begins with `field`; nothing is written. */
 void gy_refused(gy_problem *p, tsr_status status, const char *field);
 
-/* A merge or an append on every target and variant, of which each target must have one; the hooks come before and after each
- * run. */
+/* A merge or an append on every target and variant, of which each target must have one; the hooks come before and after
+ * each run. */
 typedef void (*gy_hook)(void *user);
 void gy_each_merge(tsr_merge_desc *desc, tsr_merge_args *args, gy_hook before, gy_hook after, void *user);
 void gy_each_append(tsr_append_desc *desc, tsr_append_args *args, gy_hook before, gy_hook after, void *user);
@@ -189,10 +193,11 @@ void gy_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 #define gy_fail(...) gy_fail_at(__FILE__, __LINE__, __VA_ARGS__)
 void gy_fail_at(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4), noreturn));
 
-int gy_setup(void **state);    /* of each test: name, seed, time limit */
+int gy_setup(void **state); /* of each test: name, seed, time limit */
 int gy_teardown(void **state);
 /* main of a file of tests: runs them, each with its limit. argv: --full, or names of tests. */
-#define GY_TEST(f) {#f, f, gy_setup, gy_teardown, #f}
+#define GY_TEST(f) \
+  { #f, f, gy_setup, gy_teardown, #f }
 int gy_main(int argc, char **argv, const struct CMUnitTest *tests, size_t count);
 
 #endif

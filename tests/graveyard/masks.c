@@ -106,11 +106,11 @@ static void g04_lowest_finite_bias_is_no_mask(void **state) {
     GY_IN(p, bias, tsr_layout_dense(bias, 2, 4, 20, 75));
     for (int64_t e = 0; e < 2 * 4 * 75; e++) {
       const int64_t b = e / 300, h = e / 75 % 4, j = e % 75;
-      GY_PUT(p, bias, b, h, 0, j, low);                        /* uniform */
-      GY_PUT(p, bias, b, h, 1, j, -infinity);                  /* empty */
-      GY_PUT(p, bias, b, h, 2, j, j % 3 ? -infinity : low);    /* uniform over a third */
-      GY_PUT(p, bias, b, h, 3, j, j == 74 ? 0.0 : low);        /* one key wins */
-      GY_PUT(p, bias, b, h, 19, j, j < 64 ? -infinity : low);  /* a whole tile of masks first */
+      GY_PUT(p, bias, b, h, 0, j, low);                       /* uniform */
+      GY_PUT(p, bias, b, h, 1, j, -infinity);                 /* empty */
+      GY_PUT(p, bias, b, h, 2, j, j % 3 ? -infinity : low);   /* uniform over a third */
+      GY_PUT(p, bias, b, h, 3, j, j == 74 ? 0.0 : low);       /* one key wins */
+      GY_PUT(p, bias, b, h, 19, j, j < 64 ? -infinity : low); /* a whole tile of masks first */
     }
     p->exact_zero = !backward;
     if (n % 2) {
@@ -198,7 +198,8 @@ static void g07_nothing_to_do(void **state) {
   (void)state;
   for (int n = 0; n < 24; n++) {
     const int op = n % 2, with_sink = n / 2 % 2;
-    gy_problem *p = gy_dense((gy_dims){op, floats[n % 3], dense[n / 4].b, dense[n / 4].sq, dense[n / 4].sk, 4, 2, 32, 24});
+    gy_problem *p =
+        gy_dense((gy_dims){op, floats[n % 3], dense[n / 4].b, dense[n / 4].sq, dense[n / 4].sk, 4, 2, 32, 24});
     gy_say("dense B %lld Sq %lld Sk %lld op %d sink %d", (long long)dense[n / 4].b, (long long)dense[n / 4].sq,
            (long long)dense[n / 4].sk, op, with_sink);
     p->exact_zero = 1;
@@ -213,8 +214,8 @@ static void g07_nothing_to_do(void **state) {
   }
   for (int n = 0; n < 16; n++) {
     const int op = n % 2;
-    gy_problem *p = gy_packed((gy_dims){op, floats[n % 3], 3, 0, 0, 4, 2, 32, 32}, n & 2 ? zeros : some, n & 4 ? zeros : some,
-                              n & 8 ? 2 : 0);
+    gy_problem *p = gy_packed((gy_dims){op, floats[n % 3], 3, 0, 0, 4, 2, 32, 32}, n & 2 ? zeros : some,
+                              n & 4 ? zeros : some, n & 8 ? 2 : 0);
     gy_say("packed, case %d", n);
     p->exact_zero = 1;
     gy_check_free(p);
@@ -228,8 +229,8 @@ static void g08_gradients_of_keys_without_queries(void **state) {
   static const int64_t kv_lens[4][4] = {{7, 0, 33, 130}, {70, 64, 1, 0}, {3, 65, 0, 29}, {0, 40, 129, 25}};
   (void)state;
   for (int n = 0; n < 12; n++) {
-    gy_problem *p = gy_packed((gy_dims){TSR_BACKWARD, floats[n % 3], 4, 0, 0, 4, n % 2 ? 2 : 4, n < 6 ? 64 : 40, 64}, q_lens[n / 3],
-                              kv_lens[n / 3], 0);
+    gy_problem *p = gy_packed((gy_dims){TSR_BACKWARD, floats[n % 3], 4, 0, 0, 4, n % 2 ? 2 : 4, n < 6 ? 64 : 40, 64},
+                              q_lens[n / 3], kv_lens[n / 3], 0);
     gy_say("packed, case %d", n);
     p->desc.flags |= n % 2 ? TSR_CAUSAL : 0;
     p->exact_zero = n % 2 == 0; /* causal rows with a single key give gradients that cancel */
@@ -256,8 +257,8 @@ static void zero_dk(gy_problem *p, gy_run *run, void *user) {
   }
 }
 
-/* The reported lengths. The quick run bounds what a row sees: the launch, the offsets and the sequences without queries are the
- * same, and the oracle checks every value. */
+/* The reported lengths. The quick run bounds what a row sees: the launch, the offsets and the sequences without queries
+ * are the same, and the oracle checks every value. */
 static void g09_long_sequences_without_queries(void **state) {
   static const int64_t q_lens[4] = {0, 1208, 840, 0}, kv_lens[4] = {2538, 1742, 840, 3072};
   int64_t without = 2538;

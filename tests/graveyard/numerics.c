@@ -39,8 +39,8 @@ static void winner_takes_all(gy_problem *p, gy_run *run, void *user) {
     const int64_t c = e % p->desc.o.shape[3], h = e / p->desc.o.shape[3] % p->desc.o.shape[2];
     const int64_t i = e / (p->desc.o.shape[3] * p->desc.o.shape[2]);
     if (GY_GET(p, o, 0, i, h, c) != GY_GET(p, v, 0, h + 3 * i, h, c)) {
-      gy_fail("o[0,%lld,%lld,%lld] is %.9g, must be v of key %lld", (long long)i, (long long)h, (long long)c, GY_GET(p, o, 0, i, h, c),
-              (long long)(h + 3 * i));
+      gy_fail("o[0,%lld,%lld,%lld] is %.9g, must be v of key %lld", (long long)i, (long long)h, (long long)c,
+              GY_GET(p, o, 0, i, h, c), (long long)(h + 3 * i));
     }
   }
 }
@@ -147,8 +147,8 @@ static void g31_soft_cap(void **state) {
   for (int n = 0; n < 48; n++) {
     const int op = n % 2, extras = n / 24;
     gy_problem *p = gy_dense((gy_dims){op, floats[n / 2 % 3], 1, 33, 75, 4, 2, 64, 64});
-    gy_say("cap %g, sigma %g, op %d, %s%s", (double)caps[n / 6 % 4], sigmas[n % 3], op, tsr_dtype_name(floats[n / 2 % 3]),
-           extras ? ", bias and ALiBi after it" : "");
+    gy_say("cap %g, sigma %g, op %d, %s%s", (double)caps[n / 6 % 4], sigmas[n % 3], op,
+           tsr_dtype_name(floats[n / 2 % 3]), extras ? ", bias and ALiBi after it" : "");
     p->desc.flags |= TSR_SOFTCAP | (n % 4 == 0 ? TSR_CAUSAL : 0);
     p->args.softcap = caps[n / 6 % 4];
     gy_randomise(p, &p->desc.q, &p->args.q, sigmas[n % 3]);
@@ -223,7 +223,8 @@ static void g32_sinks(void **state) {
   static const int64_t q_lens[4] = {5, 5, 30, 1}, kv_lens[4] = {2, 0, 70, 300};
   (void)state;
   for (int n = 0; n < 12; n++) { /* Sq 5, Sk 2: rows without a key have the sink */
-    gy_problem *p = gy_packed((gy_dims){TSR_FORWARD, floats[n % 3], 4, 0, 0, 4, n % 2 ? 2 : 4, 64, 64}, q_lens, kv_lens, 0);
+    gy_problem *p =
+        gy_packed((gy_dims){TSR_FORWARD, floats[n % 3], 4, 0, 0, 4, n % 2 ? 2 : 4, 64, 64}, q_lens, kv_lens, 0);
     gy_say("forward, case %d", n);
     p->desc.flags |= n < 6 ? TSR_CAUSAL : 0;
     p->desc.num_splits = n % 4 == 3 ? 3 : 0;
@@ -231,7 +232,8 @@ static void g32_sinks(void **state) {
     gy_check_free(p);
   }
   for (int n = 0; n < 12; n++) {
-    gy_problem *p = gy_packed((gy_dims){TSR_BACKWARD, floats[n % 3], 3, 0, 0, 4, n % 2 ? 2 : 4, 64, 64}, q_lens, kv_lens, 0);
+    gy_problem *p =
+        gy_packed((gy_dims){TSR_BACKWARD, floats[n % 3], 3, 0, 0, 4, n % 2 ? 2 : 4, 64, 64}, q_lens, kv_lens, 0);
     gy_say("backward, case %d", n);
     p->desc.flags |= n < 6 ? TSR_CAUSAL : 0;
     add_sinks(p, n / 3);
@@ -278,8 +280,8 @@ static void same_mask(gy_problem *p, gy_run *run, void *user) {
   for (int64_t e = 0; e < 2 * 3 * DROP * DROP; e++) {
     const int64_t b = e / (3 * DROP * DROP), h = e / (DROP * DROP) % 3, i = e / DROP % DROP, j = e % DROP;
     if (d->kept[e] != GY_GET(p, dropout_mask, b, h, i, j)) {
-      gy_fail("pair [%lld,%lld,%lld,%lld] is %d in o, not so in dropout_mask", (long long)b, (long long)h, (long long)i, (long long)j,
-              d->kept[e]);
+      gy_fail("pair [%lld,%lld,%lld,%lld] is %d in o, not so in dropout_mask", (long long)b, (long long)h, (long long)i,
+              (long long)j, d->kept[e]);
     }
     kept += d->kept[e];
   }
@@ -358,9 +360,15 @@ static void g33_dropout(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      GY_TEST(g29_logits_of_large_models), GY_TEST(g29_one_key_wins),     GY_TEST(g29_large_values),
-      GY_TEST(g30_rising_logits),          GY_TEST(g30_diagonal_of_fp8), GY_TEST(g31_soft_cap),
-      GY_TEST(g31_raw_logits_far_beyond_the_cap), GY_TEST(g32_sinks),    GY_TEST(g33_dropout),
+      GY_TEST(g29_logits_of_large_models),
+      GY_TEST(g29_one_key_wins),
+      GY_TEST(g29_large_values),
+      GY_TEST(g30_rising_logits),
+      GY_TEST(g30_diagonal_of_fp8),
+      GY_TEST(g31_soft_cap),
+      GY_TEST(g31_raw_logits_far_beyond_the_cap),
+      GY_TEST(g32_sinks),
+      GY_TEST(g33_dropout),
   };
   return gy_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -47,16 +47,18 @@ static void check_gathered(gy_problem *p, const int64_t *lens) {
 static void g16_page_sizes(void **state) {
   static const struct {
     int64_t page, d, dv, hq, hkv;
-  } shapes[] = {{1, 192, 128, 4, 2},   {16, 192, 128, 4, 4},  {64, 192, 128, 2, 1},  {256, 192, 128, 2, 2}, {16, 256, 256, 2, 1},
-                {32, 256, 256, 4, 2},  {512, 128, 128, 2, 1}, {1024, 64, 64, 2, 2},  {3, 128, 128, 2, 1},   {17, 40, 72, 4, 2},
-                {300, 576, 512, 4, 1}, {5, 80, 80, 10, 2}};
+  } shapes[] = {{1, 192, 128, 4, 2},  {16, 192, 128, 4, 4}, {64, 192, 128, 2, 1},  {256, 192, 128, 2, 2},
+                {16, 256, 256, 2, 1}, {32, 256, 256, 4, 2}, {512, 128, 128, 2, 1}, {1024, 64, 64, 2, 2},
+                {3, 128, 128, 2, 1},  {17, 40, 72, 4, 2},   {300, 576, 512, 4, 1}, {5, 80, 80, 10, 2}};
   static const int64_t lens[3] = {301, 64, 257};
   (void)state;
   for (int n = 0; n < 24; n++) {
     const int64_t sq = n < 12 ? 1 : 9;
-    gy_dims dims = {TSR_FORWARD, floats[n % 3], 3, sq, 0, shapes[n % 12].hq, shapes[n % 12].hkv, shapes[n % 12].d, shapes[n % 12].dv};
+    gy_dims dims = {TSR_FORWARD,      floats[n % 3],    3, sq, 0, shapes[n % 12].hq, shapes[n % 12].hkv,
+                    shapes[n % 12].d, shapes[n % 12].dv};
     gy_problem *p = gy_paged(dims, (gy_pages){shapes[n % 12].page, TSR_DTYPE_NONE, n / 3 % 2}, lens);
-    gy_say("page %lld, (%lld,%lld), Sq %lld", (long long)shapes[n % 12].page, (long long)dims.d, (long long)dims.dv, (long long)sq);
+    gy_say("page %lld, (%lld,%lld), Sq %lld", (long long)shapes[n % 12].page, (long long)dims.d, (long long)dims.dv,
+           (long long)sq);
     p->desc.flags |= n % 2 ? TSR_CAUSAL : 0;
     check_gathered(p, lens);
   }
@@ -112,7 +114,8 @@ static void g16_page_sizes_give_the_same_bits(void **state) {
       }
     }
     for (int64_t e = 0; n > 0 && e < 2 * 3 * 4 * 192; e++) {
-      GY_PUT(p[n], q, e / 2304, e / 768 % 3, e / 192 % 4, e % 192, GY_GET(p[0], q, e / 2304, e / 768 % 3, e / 192 % 4, e % 192));
+      GY_PUT(p[n], q, e / 2304, e / 768 % 3, e / 192 % 4, e % 192,
+             GY_GET(p[0], q, e / 2304, e / 768 % 3, e / 192 % 4, e % 192));
     }
   }
   for (int d = 0; d < count; d++) {
@@ -155,7 +158,8 @@ static void g17_later_requests_of_a_long_decode(void **state) {
   (void)state;
   for (int n = 0; n < (gy_full() ? 3 : 1); n++) {
     const tsr_dtype dtype = floats[(n + 2) % 3];
-    gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, dtype, 3, 5, 0, 8, 1, 512, 512}, (gy_pages){16, TSR_DTYPE_NONE, 0}, lens);
+    gy_problem *p =
+        gy_paged((gy_dims){TSR_FORWARD, dtype, 3, 5, 0, 8, 1, 512, 512}, (gy_pages){16, TSR_DTYPE_NONE, 0}, lens);
     gy_say("D 512, 26011 keys, %s", tsr_dtype_name(dtype));
     p->desc.flags |= TSR_CAUSAL;
     gy_check_free(p);
@@ -171,7 +175,10 @@ static void g17_rows_of_a_decode_see_their_past(void **state) {
     gy_problem *p = gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 4, sq, 0, 8, n % 2 ? 1 : 8, 64, 64},
                              (gy_pages){16, TSR_DTYPE_NONE, n % 2}, lens);
     gy_say("Sq %lld, flags %d, splits %d", (long long)sq, n / 6, n % 4);
-    p->desc.flags |= n / 6 == 0 ? 0 : n / 6 == 1 ? TSR_CAUSAL : n / 6 == 2 ? TSR_CAUSAL | TSR_WINDOW : TSR_CAUSAL | TSR_TOP_LEFT;
+    p->desc.flags |= n / 6 == 0   ? 0
+                     : n / 6 == 1 ? TSR_CAUSAL
+                     : n / 6 == 2 ? TSR_CAUSAL | TSR_WINDOW
+                                  : TSR_CAUSAL | TSR_TOP_LEFT;
     p->desc.window_left = n / 6 == 2 ? 30 : 0;
     p->desc.num_splits = n % 4;
     gy_check_free(p);

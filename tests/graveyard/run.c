@@ -87,7 +87,8 @@ const gy_target *gy_targets(int *count) {
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
-static tsr_status make_plan(gy_problem *p, const gy_target *target, const char *variant, tsr_plan **plan, tsr_error *err) {
+static tsr_status make_plan(gy_problem *p, const gy_target *target, const char *variant, tsr_plan **plan,
+                            tsr_error *err) {
   tsr_attention_desc desc = p->desc;
   desc.variant = variant;
   return tsr_plan_attention(target->device, &desc, plan, err);
@@ -104,7 +105,8 @@ static unsigned char *workspace_new(int64_t bytes, int64_t align) {
   const size_t a = align < 64 ? 64 : (size_t)align;
   void *w;
   if (bytes > large_bytes) {
-    w = mmap(NULL, (size_t)mapped_bytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    w = mmap(NULL, (size_t)mapped_bytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+             0);
     w = w == MAP_FAILED ? NULL : w;
   } else {
     w = aligned_alloc(a, ((size_t)bytes + GUARD_BYTES + a - 1) / a * a);
@@ -247,7 +249,8 @@ void gy_refused(gy_problem *p, tsr_status status, const char *field) {
     gy_run run;
     tsr_error err;
     tsr_status st;
-    const char *variant = tsr_device_variant(t[n].device, p->desc.op == TSR_BACKWARD ? TSR_OP_BACKWARD : TSR_OP_FORWARD, 0);
+    const char *variant =
+        tsr_device_variant(t[n].device, p->desc.op == TSR_BACKWARD ? TSR_OP_BACKWARD : TSR_OP_FORWARD, 0);
     memset(&run, 0, sizeof(run));
     snprintf(gy_now.where, sizeof(gy_now.where), "%s", t[n].name);
     gy_poison(p);
@@ -287,13 +290,15 @@ static void run_cache_op(const cache_op *x, const gy_target *t, const char *vari
   tsr_status st;
   snprintf(gy_now.where, sizeof(gy_now.where), "%s %s", t->name, variant);
   *(x->merge != NULL ? &x->merge->variant : &x->append->variant) = variant;
-  st = x->merge != NULL ? tsr_plan_merge(t->device, x->merge, &plan, &err) : tsr_plan_append(t->device, x->append, &plan, &err);
+  st = x->merge != NULL ? tsr_plan_merge(t->device, x->merge, &plan, &err)
+                        : tsr_plan_append(t->device, x->append, &plan, &err);
   if (st != TSR_OK || tsr_plan_workspace(plan, &bytes, &align, &err) != TSR_OK) {
     gy_fail("plan: %s, %s %s", tsr_status_name(st), err.field, err.text);
   }
   workspace = workspace_new(bytes, align);
   memset(workspace, 0xff, (size_t)bytes + GUARD_BYTES);
-  *(x->merge != NULL ? &x->merge_args->workspace : &x->append_args->workspace) = tsr_buffer_out(bytes > 0 ? workspace : NULL);
+  *(x->merge != NULL ? &x->merge_args->workspace : &x->append_args->workspace) =
+      tsr_buffer_out(bytes > 0 ? workspace : NULL);
   *(x->merge != NULL ? &x->merge_args->workspace_bytes : &x->append_args->workspace_bytes) = bytes;
   st = x->merge != NULL ? tsr_run_merge(plan, x->merge_args, &err) : tsr_run_append(plan, x->append_args, &err);
   if (st != TSR_OK) {

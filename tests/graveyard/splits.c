@@ -32,7 +32,11 @@ static void g19_any_number_of_splits(void **state) {
         GY_IN(p[m], sink, tsr_layout_dense(TSR_F32, 6, 1, 1, 1));
       }
       for (size_t s = 0; s < sizeof(splits) / sizeof(splits[0]); s++) {
-        gy_say("%s, %s, splits %d", m == 0 ? "packed" : m == 3 ? "dense" : "paged", tsr_dtype_name(floats[n]), splits[s]);
+        gy_say("%s, %s, splits %d",
+               m == 0   ? "packed"
+               : m == 3 ? "dense"
+                        : "paged",
+               tsr_dtype_name(floats[n]), splits[s]);
         p[m]->desc.num_splits = splits[s];
         gy_check_also(p[m], has_splits, NULL);
       }
@@ -44,38 +48,39 @@ static void g19_any_number_of_splits(void **state) {
 /* ---- 20 -------------------------------------------------------------------------------------- */
 
 /* Bits of rows [from, to) of axis 1 of an output. */
-static void rows_equal(const tsr_layout *la, const tsr_buffer *ba, const tsr_layout *lb,
-                       const tsr_buffer *bb, int64_t slot_a, int64_t slot_b, int64_t from_a, int64_t from_b, int64_t rows,
-                       const char *name) {
+static void rows_equal(const tsr_layout *la, const tsr_buffer *ba, const tsr_layout *lb, const tsr_buffer *bb,
+                       int64_t slot_a, int64_t slot_b, int64_t from_a, int64_t from_b, int64_t rows, const char *name) {
   for (int64_t e = 0; e < rows * la->shape[2] * la->shape[3]; e++) {
     const int64_t row = e / (la->shape[2] * la->shape[3]), h = e / la->shape[3] % la->shape[2], c = e % la->shape[3];
     const double x = gy_get(la, ba, slot_a, from_a + row, h, c), y = gy_get(lb, bb, slot_b, from_b + row, h, c);
     if (!(x == y)) {
-      gy_fail("%s, row %lld head %lld channel %lld: %.9g and %.9g", name, (long long)row, (long long)h, (long long)c, x, y);
+      gy_fail("%s, row %lld head %lld channel %lld: %.9g and %.9g", name, (long long)row, (long long)h, (long long)c, x,
+              y);
     }
   }
 }
 
-#define ROWS_EQUAL(a, b, name, slot_a, slot_b, from_a, from_b, rows)                                                        \
-  rows_equal(&(a)->desc.name, &(a)->args.name, &(b)->desc.name, &(b)->args.name, (slot_a), (slot_b), (from_a), (from_b), \
-             (rows), #name)
+#define ROWS_EQUAL(a, b, name, slot_a, slot_b, from_a, from_b, rows)                                           \
+  rows_equal(&(a)->desc.name, &(a)->args.name, &(b)->desc.name, &(b)->args.name, (slot_a), (slot_b), (from_a), \
+             (from_b), (rows), #name)
 
 /* Copies of rows of an input, bit for bit as far as numbers go. */
-static void copy_rows(const tsr_layout *to, const tsr_buffer *bt, const tsr_layout *from, const tsr_buffer *bf, int64_t slot_to,
-                      int64_t slot_from, int64_t row_to, int64_t row_from, int64_t rows) {
+static void copy_rows(const tsr_layout *to, const tsr_buffer *bt, const tsr_layout *from, const tsr_buffer *bf,
+                      int64_t slot_to, int64_t slot_from, int64_t row_to, int64_t row_from, int64_t rows) {
   for (int64_t e = 0; e < rows * to->shape[2] * to->shape[3]; e++) {
     const int64_t row = e / (to->shape[2] * to->shape[3]), h = e / to->shape[3] % to->shape[2], c = e % to->shape[3];
     gy_put(to, bt, slot_to, row_to + row, h, c, gy_get(from, bf, slot_from, row_from + row, h, c));
   }
 }
 
-#define COPY_ROWS(to, from, name, slot_to, slot_from, row_to, row_from, rows)                                                 \
-  copy_rows(&(to)->desc.name, &(to)->args.name, &(from)->desc.name, &(from)->args.name, (slot_to), (slot_from), (row_to), \
-            (row_from), (rows))
+#define COPY_ROWS(to, from, name, slot_to, slot_from, row_to, row_from, rows)                                   \
+  copy_rows(&(to)->desc.name, &(to)->args.name, &(from)->desc.name, &(from)->args.name, (slot_to), (slot_from), \
+            (row_to), (row_from), (rows))
 
 typedef struct pair {
   gy_problem *other;
-  int64_t slot[3], row_q[3], row_k[3], other_slot[3], other_row_q[3], other_row_k[3], q_rows[3], k_rows[3]; /* what has to agree */
+  int64_t slot[3], row_q[3], row_k[3], other_slot[3], other_row_q[3], other_row_k[3], q_rows[3],
+      k_rows[3]; /* what has to agree */
   int n;
 } pair;
 
@@ -136,7 +141,8 @@ static void g20_prefill_chunk_and_decode_agree(void **state) {
   for (int n = 0; n < 24; n++) {
     const int64_t chunk = chunks[n % 4], sk = n % 2 ? 257 : 140, hkv = n % 3 ? 2 : 8;
     gy_problem *p = gy_dense((gy_dims){TSR_FORWARD, floats[n / 4 % 3], 1, sk, sk, 8, hkv, n < 12 ? 64 : 128, 64});
-    gy_problem *other = gy_dense((gy_dims){TSR_FORWARD, floats[n / 4 % 3], 3, chunk, sk, 8, hkv, n < 12 ? 64 : 128, 64});
+    gy_problem *other =
+        gy_dense((gy_dims){TSR_FORWARD, floats[n / 4 % 3], 3, chunk, sk, 8, hkv, n < 12 ? 64 : 128, 64});
     pair x = {other, {0}, {sk - chunk}, {0}, {1}, {0}, {0}, {chunk}, {0}, 1};
     gy_say("last %lld of %lld rows", (long long)chunk, (long long)sk);
     p->desc.flags |= TSR_BATCH_INVARIANT | TSR_CAUSAL;
@@ -261,8 +267,12 @@ static void g22_runs_can_be_stopped(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      GY_TEST(g19_any_number_of_splits),      GY_TEST(g20_other_sequences_change_nothing), GY_TEST(g20_prefill_chunk_and_decode_agree),
-      GY_TEST(g21_plans_remember_nothing), GY_TEST(g22_windows_end),                 GY_TEST(g22_runs_can_be_stopped),
+      GY_TEST(g19_any_number_of_splits),
+      GY_TEST(g20_other_sequences_change_nothing),
+      GY_TEST(g20_prefill_chunk_and_decode_agree),
+      GY_TEST(g21_plans_remember_nothing),
+      GY_TEST(g22_windows_end),
+      GY_TEST(g22_runs_can_be_stopped),
   };
   return gy_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -6,7 +6,8 @@ static const tsr_dtype floats[] = {TSR_F32, TSR_F16, TSR_BF16};
 
 /* ---- 26 -------------------------------------------------------------------------------------- */
 
-/* The same shape with the axes in a given memory order (outermost first) and `pad` elements after each innermost run. */
+/* The same shape with the axes in a given memory order (outermost first) and `pad` elements after each innermost run.
+ */
 static tsr_layout ordered(const tsr_layout *l, const int order[4], int64_t pad) {
   tsr_layout out = *l;
   int64_t run = 1;
@@ -30,12 +31,17 @@ static gy_problem *reordered(gy_dims dims, int which) {
   static const int transposed[4] = {0, 2, 3, 1}, heads_first[4] = {0, 2, 1, 3}, heads_last[4] = {0, 1, 3, 2};
   gy_problem *dense = gy_dense(dims), *p = gy_new();
   p->desc.op = dims.op;
-#define REORDER(name, give)                                                                              \
-  do {                                                                                                   \
-    int order[4];                                                                                        \
-    random_order(&p->rng, order);                                                                        \
-    memcpy(order, which == 0 ? transposed : which == 1 ? heads_first : which == 2 ? heads_last : order, sizeof(order)); \
-    give(p, name, ordered(&dense->desc.name, order, conf_range(&p->rng, 0, 3)));                         \
+#define REORDER(name, give)                                                      \
+  do {                                                                           \
+    int order[4];                                                                \
+    random_order(&p->rng, order);                                                \
+    memcpy(order,                                                                \
+           which == 0   ? transposed                                             \
+           : which == 1 ? heads_first                                            \
+           : which == 2 ? heads_last                                             \
+                        : order,                                                 \
+           sizeof(order));                                                       \
+    give(p, name, ordered(&dense->desc.name, order, conf_range(&p->rng, 0, 3))); \
   } while (0)
   REORDER(q, GY_IN);
   REORDER(k, GY_IN);
@@ -59,7 +65,8 @@ static gy_problem *reordered(gy_dims dims, int which) {
 static void g26_layouts_that_differ(void **state) {
   (void)state;
   for (int n = 0; n < 40; n++) {
-    gy_problem *p = reordered((gy_dims){n % 2, floats[n / 2 % 3], 2, 37, 70, 4, 2, n % 4 < 2 ? 64 : 37, n % 3 ? 64 : 24}, n / 2 % 5);
+    gy_problem *p = reordered(
+        (gy_dims){n % 2, floats[n / 2 % 3], 2, 37, 70, 4, 2, n % 4 < 2 ? 64 : 37, n % 3 ? 64 : 24}, n / 2 % 5);
     gy_say("case %d, op %d", n, n % 2);
     p->desc.flags |= n % 3 == 0 ? TSR_CAUSAL : 0;
     gy_check_free(p);
@@ -160,8 +167,8 @@ static void find_tiles(gy_problem *p, gy_run *run, void *user) {
   add_tile(t, run->info.tile_k);
 }
 
-/* Lengths just below, at and above the tiles of all variants, nothing masked: padding must not enter the denominator, and no
- * row may be written past the end. */
+/* Lengths just below, at and above the tiles of all variants, nothing masked: padding must not enter the denominator,
+ * and no row may be written past the end. */
 static void g27_lengths_around_the_tiles(void **state) {
   (void)state;
   for (int n = 0; n < 6; n++) {
@@ -191,7 +198,8 @@ static void g27_lengths_around_the_tiles(void **state) {
 static void g28_small_and_large_head_dims(void **state) {
   static const struct {
     int64_t d, dv;
-  } dims[] = {{8, 8}, {16, 16}, {8, 16}, {1, 1}, {2, 5}, {576, 512}, {512, 512}, {320, 256}, {576, 576}, {1, 576}, {576, 1}};
+  } dims[] = {{8, 8},     {16, 16},   {8, 16},    {1, 1},   {2, 5},  {576, 512},
+              {512, 512}, {320, 256}, {576, 576}, {1, 576}, {576, 1}};
   (void)state;
   for (size_t n = 0; n < 2 * sizeof(dims) / sizeof(dims[0]); n++) {
     const int64_t d = dims[n / 2].d, dv = dims[n / 2].dv;
@@ -201,7 +209,8 @@ static void g28_small_and_large_head_dims(void **state) {
     gy_check_free(p);
   }
   for (int n = 0; n < 6; n++) { /* beyond what is described: said so, never tried */
-    gy_problem *p = gy_dense((gy_dims){n % 2, floats[n % 3], 1, 4, 4, 1, 1, n / 2 == 1 ? 64 : 577, n / 2 == 2 ? 64 : 577});
+    gy_problem *p =
+        gy_dense((gy_dims){n % 2, floats[n % 3], 1, 4, 4, 1, 1, n / 2 == 1 ? 64 : 577, n / 2 == 2 ? 64 : 577});
     gy_say("577, op %d", n % 2);
     p->forward_done = 1;
     gy_refused(p, TSR_UNSUPPORTED, n / 2 == 1 ? "v.shape[3]" : "q.shape[3]");
@@ -214,10 +223,12 @@ static void g28_small_and_large_head_dims(void **state) {
 static void g35_backward_of_any_length(void **state) {
   static const struct {
     int64_t sq, sk;
-  } sizes[] = {{63, 65}, {65, 63}, {97, 97}, {127, 129}, {129, 127}, {200, 200}, {17, 191}, {191, 17}, {255, 33}, {66, 257}};
+  } sizes[] = {{63, 65},   {65, 63},  {97, 97},  {127, 129}, {129, 127},
+               {200, 200}, {17, 191}, {191, 17}, {255, 33},  {66, 257}};
   (void)state;
   for (int n = 0; n < 30; n++) {
-    gy_problem *p = gy_dense((gy_dims){TSR_BACKWARD, floats[n % 3], 1, sizes[n / 3].sq, sizes[n / 3].sk, 2, n % 2 ? 1 : 2, 64, 64});
+    gy_problem *p =
+        gy_dense((gy_dims){TSR_BACKWARD, floats[n % 3], 1, sizes[n / 3].sq, sizes[n / 3].sk, 2, n % 2 ? 1 : 2, 64, 64});
     gy_say("%lld x %lld, %s", (long long)sizes[n / 3].sq, (long long)sizes[n / 3].sk, tsr_dtype_name(floats[n % 3]));
     p->desc.flags |= n % 4 == 0 ? TSR_CAUSAL : n % 4 == 1 ? TSR_CAUSAL | TSR_TOP_LEFT : 0;
     gy_check_free(p);
@@ -226,8 +237,9 @@ static void g35_backward_of_any_length(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      GY_TEST(g26_layouts_that_differ),      GY_TEST(g26_rows_without_padding),      GY_TEST(g26_view_at_an_offset),
-      GY_TEST(g26_strides_of_zero),          GY_TEST(g27_lengths_around_the_tiles), GY_TEST(g28_small_and_large_head_dims),
+      GY_TEST(g26_layouts_that_differ),      GY_TEST(g26_rows_without_padding),
+      GY_TEST(g26_view_at_an_offset),        GY_TEST(g26_strides_of_zero),
+      GY_TEST(g27_lengths_around_the_tiles), GY_TEST(g28_small_and_large_head_dims),
       GY_TEST(g35_backward_of_any_length),
   };
   return gy_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));

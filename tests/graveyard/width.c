@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Index width and launch limits: lines 23 to 25. Large extents with little memory: tiny head dimensions, rows that overlap,
- * address space that is never touched. */
+/* Index width and launch limits: lines 23 to 25. Large extents with little memory: tiny head dimensions, rows that
+ * overlap, address space that is never touched. */
 #include "kit.h"
 
 static const tsr_dtype floats[] = {TSR_F32, TSR_F16, TSR_BF16};
@@ -20,8 +20,10 @@ static void fill_positive(gy_problem *p) {
     for (int64_t e = 0; e < l[n]->shape[0] * l[n]->shape[1] * l[n]->shape[2] * l[n]->shape[3]; e++) {
       const int64_t c = e % l[n]->shape[3], h = e / l[n]->shape[3] % l[n]->shape[2];
       const int64_t row = e / (l[n]->shape[3] * l[n]->shape[2]), s = row % l[n]->shape[1];
-      const double sign = p->desc.op == TSR_BACKWARD && (n == 1 || n == 2) && s == 1 ? -1.0 : 1.0; /* k1 = -k0, v1 = -v0 */
-      const double x = sign < 0 ? -gy_get(l[n], b[n], row / l[n]->shape[1], 0, h, c) : conf_uniform(&p->rng, 0.5, 1.5) * (n == 0 ? 0.1 : 1.0);
+      const double sign =
+          p->desc.op == TSR_BACKWARD && (n == 1 || n == 2) && s == 1 ? -1.0 : 1.0; /* k1 = -k0, v1 = -v0 */
+      const double x = sign < 0 ? -gy_get(l[n], b[n], row / l[n]->shape[1], 0, h, c)
+                                : conf_uniform(&p->rng, 0.5, 1.5) * (n == 0 ? 0.1 : 1.0);
       gy_put(l[n], b[n], row / l[n]->shape[1], s, h, c, x);
     }
   }
@@ -42,7 +44,8 @@ static void g23_more_heads_than_16_bits(void **state) {
   static const int64_t kv_heads[] = {65536, 1, 8192};
   (void)state;
   for (int n = 0; n < 5; n++) {
-    gy_problem *p = gy_dense((gy_dims){n / 3, floats[n % 3], 1, n < 3 ? 2 : 1, n < 3 ? 5 : 2, 65536, kv_heads[n % 3], 4, 4});
+    gy_problem *p =
+        gy_dense((gy_dims){n / 3, floats[n % 3], 1, n < 3 ? 2 : 1, n < 3 ? 5 : 2, 65536, kv_heads[n % 3], 4, 4});
     gy_say("65536 heads on %lld, op %d", (long long)kv_heads[n % 3], n / 3);
     fill_positive(p);
     gy_check_free(p);
@@ -85,7 +88,8 @@ static void g24_four_million_keys(void **state) {
   const int64_t rows = gy_full() ? 16 : 2;
   (void)state;
   gy_problem *p = gy_dense((gy_dims){TSR_FORWARD, TSR_BF16, 1, rows, 1, 1, 1, 128, 128});
-  const tsr_layout l = overlapping(TSR_BF16, keys, 128), numbers = tsr_layout_dense(TSR_BF16, gy_span_bytes(&l) / 2, 1, 1, 1);
+  const tsr_layout l = overlapping(TSR_BF16, keys, 128),
+                   numbers = tsr_layout_dense(TSR_BF16, gy_span_bytes(&l) / 2, 1, 1, 1);
   tsr_layout unused;
   gy_say("2^22 keys, causal");
   gy_in(p, &unused, &p->args.k, numbers);
@@ -95,8 +99,8 @@ static void g24_four_million_keys(void **state) {
   gy_check_free(p);
 }
 
-/* Rows see 16 keys each around the diagonal of a square bias. The oracle sees the same as 258 sequences of 256 rows and 271
- * keys, which are views of the same memory. */
+/* Rows see 16 keys each around the diagonal of a square bias. The oracle sees the same as 258 sequences of 256 rows and
+ * 271 keys, which are views of the same memory. */
 enum { BAND = 15, CHUNK = 256, CHUNKS = 258, SQUARE = CHUNK * CHUNKS };
 
 static tsr_layout chunks(tsr_dtype dtype, int64_t rows, int64_t d) {
@@ -229,8 +233,8 @@ typedef struct far_batch {
   int n;
 } far_batch;
 
-static void same_rows(const tsr_layout *l, const tsr_buffer *b, const tsr_layout *far, const tsr_buffer *far_b, const int64_t *start,
-                      const int64_t *lens, int n) {
+static void same_rows(const tsr_layout *l, const tsr_buffer *b, const tsr_layout *far, const tsr_buffer *far_b,
+                      const int64_t *start, const int64_t *lens, int n) {
   int64_t row = 0;
   for (int s = 0; s < n; s++) {
     for (int64_t i = 0; i < lens[s]; i++, row++) {
@@ -238,15 +242,17 @@ static void same_rows(const tsr_layout *l, const tsr_buffer *b, const tsr_layout
         const double x = gy_get(l, b, 0, row, e / l->shape[3], e % l->shape[3]);
         const double y = gy_get(far, far_b, 0, start[s] + i, e / l->shape[3], e % l->shape[3]);
         if (x != y) {
-          gy_fail("sequence %d, row %lld, element %lld: %.9g, in a small batch %.9g", s, (long long)i, (long long)e, y, x);
+          gy_fail("sequence %d, row %lld, element %lld: %.9g, in a small batch %.9g", s, (long long)i, (long long)e, y,
+                  x);
         }
       }
     }
   }
 }
 
-#define SAME_ROWS(p, x, name, start, lens) \
-  same_rows(&(x)->small->desc.name, &(x)->small->args.name, &(p)->desc.name, &(p)->args.name, (x)->start, (x)->lens, (x)->n)
+#define SAME_ROWS(p, x, name, start, lens)                                                                           \
+  same_rows(&(x)->small->desc.name, &(x)->small->args.name, &(p)->desc.name, &(p)->args.name, (x)->start, (x)->lens, \
+            (x)->n)
 
 static void as_in_small(gy_problem *p, gy_run *run, void *user) {
   far_batch *x = user;
@@ -268,8 +274,8 @@ static void as_in_small(gy_problem *p, gy_run *run, void *user) {
 }
 
 /* Sparse memory for `rows` rows, with the rows of a small tensor at start[]. */
-static int give_far(gy_problem *p, tsr_layout *field, tsr_buffer *buffer, const tsr_layout *l, const tsr_buffer *b, int64_t rows,
-                    const int64_t *start, const int64_t *lens, int n) {
+static int give_far(gy_problem *p, tsr_layout *field, tsr_buffer *buffer, const tsr_layout *l, const tsr_buffer *b,
+                    int64_t rows, const int64_t *start, const int64_t *lens, int n) {
   int64_t row = 0;
   *field = tsr_layout_dense(l->dtype, 1, rows, l->shape[2], l->shape[3]);
   *buffer = tsr_buffer_out(gy_sparse(p, gy_span_bytes(field)));
@@ -287,8 +293,9 @@ static int give_far(gy_problem *p, tsr_layout *field, tsr_buffer *buffer, const 
   return 1;
 }
 
-#define GIVE_FAR(p, small, name, filled, start, lens)                                                                     \
-  give_far((p), &(p)->desc.name, &(p)->args.name, &(small)->desc.name, (filled) ? &(small)->args.name : NULL, rows, start, lens, 3)
+#define GIVE_FAR(p, small, name, filled, start, lens)                                                               \
+  give_far((p), &(p)->desc.name, &(p)->args.name, &(small)->desc.name, (filled) ? &(small)->args.name : NULL, rows, \
+           start, lens, 3)
 
 static void g25_tokens_beyond_32_bits(void **state) {
   static const int64_t q_lens[3] = {3, 40, 1}, k_lens[3] = {7, 70, 20};
@@ -339,9 +346,14 @@ static void g25_tokens_beyond_32_bits(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      GY_TEST(g23_more_sequences_than_16_bits), GY_TEST(g23_more_heads_than_16_bits), GY_TEST(g23_more_tiles_than_16_bits),
-      GY_TEST(g24_four_million_keys), GY_TEST(g24_square_bias), GY_TEST(g25_latent_pages_of_a_wide_buffer),
-      GY_TEST(g25_wide_strides_of_inputs), GY_TEST(g25_tokens_beyond_32_bits),
+      GY_TEST(g23_more_sequences_than_16_bits),
+      GY_TEST(g23_more_heads_than_16_bits),
+      GY_TEST(g23_more_tiles_than_16_bits),
+      GY_TEST(g24_four_million_keys),
+      GY_TEST(g24_square_bias),
+      GY_TEST(g25_latent_pages_of_a_wide_buffer),
+      GY_TEST(g25_wide_strides_of_inputs),
+      GY_TEST(g25_tokens_beyond_32_bits),
   };
   return gy_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
 }
