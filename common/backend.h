@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* THE vtable: the only core header a back end includes (with those it includes in turn).
  *
- * A back end offers devices, each with ordered lists of variants (best first, the plain one last). The core validates, asks
- * variants in order, lets the chosen one build its launches, and hands runs to the back end with bound arguments. Back ends may
- * assume a valid problem and valid arguments. Everything a back end gets is const after plan; all functions are called
- * from any thread unless said otherwise. */
+ * A back end offers devices, each with ordered lists of variants (best first, the plain one last). The core validates,
+ * asks variants in order, lets the chosen one build its launches, and hands runs to the back end with bound arguments.
+ * Back ends may assume a valid problem and valid arguments. Everything a back end gets is const after plan; all
+ * functions are called from any thread unless said otherwise. */
 #ifndef TSR_COMMON_BACKEND_H
 #define TSR_COMMON_BACKEND_H
 
@@ -33,18 +33,18 @@ typedef struct tsr__host {
 
 /* A problem of any operation. */
 typedef struct tsr__op_problem {
-  int32_t op; /* TSR_OP_* */
-  tsr__problem attn;     /* forward, backward */
+  int32_t op;        /* TSR_OP_* */
+  tsr__problem attn; /* forward, backward */
   tsr__append_problem append;
   tsr__merge_problem merge;
 } tsr__op_problem;
 
 /* One step of a run. `null` records these, the CPU runs them one after the other, devices enqueue them. */
 typedef struct tsr__launch {
-  const char *name;   /* "forward", "merge", ... static storage */
-  int64_t items;      /* work groups / parallel items */
+  const char *name;    /* "forward", "merge", ... static storage */
+  int64_t items;       /* work groups / parallel items */
   int64_t local_bytes; /* scratch of one item; from the workspace on the CPU, one piece a thread */
-  const void *kernel; /* the back end's own: a table entry, an image key */
+  const void *kernel;  /* the back end's own: a table entry, an image key */
 } tsr__launch;
 
 /* What a variant decides when it builds a plan. */
@@ -54,20 +54,20 @@ typedef struct tsr__plan_build {
   int32_t num_launches;
   int32_t tile_q, tile_k;
   int64_t workspace_bytes, workspace_align; /* align 0: 64 */
-  int64_t partial_o, partial_lse; /* byte offsets in the workspace; -1: none */
-  int64_t scratch;                /* byte offset of the per-thread scratch; -1: none */
-  int64_t own[8];                 /* the variant's own offsets and sizes */
-  double bytes_read, bytes_written; /* filled by the core's cost model when left 0 */
+  int64_t partial_o, partial_lse;           /* byte offsets in the workspace; -1: none */
+  int64_t scratch;                          /* byte offset of the per-thread scratch; -1: none */
+  int64_t own[8];                           /* the variant's own offsets and sizes */
+  double bytes_read, bytes_written;         /* filled by the core's cost model when left 0 */
 } tsr__plan_build;
 
 struct tsr__device;
 
 /* A row of a variant table. */
 typedef struct tsr__variant {
-  const char *name;  /* unique on the device for the op, e.g. "generic" */
-  int32_t op_mask;   /* 1 << TSR_OP_* */
+  const char *name; /* unique on the device for the op, e.g. "generic" */
+  int32_t op_mask;  /* 1 << TSR_OP_* */
   int32_t tile_q, tile_k;
-  const void *data;  /* the family's own */
+  const void *data; /* the family's own */
   /* 0: accepts. Else writes a reason of one line and returns nonzero. */
   int (*refuse)(const struct tsr__variant *v, const struct tsr__device *dev, const tsr__op_problem *p, char *reason,
                 size_t reason_bytes);
@@ -81,14 +81,14 @@ typedef struct tsr__variant {
 /* A device as a back end describes it. */
 typedef struct tsr__device {
   const tsr__host *host;
-  void *state;             /* the back end's own */
-  char name[32];           /* "cpu:0" */
+  void *state;   /* the back end's own */
+  char name[32]; /* "cpu:0" */
   char description[192];
   char isa[32];
-  int32_t num_threads;     /* resolved; see tsr_device_info */
+  int32_t num_threads; /* resolved; see tsr_device_info */
   int32_t computes;
-  int32_t host_memory;     /* 1: tensors are host memory */
-  int32_t memory_kinds;    /* 1 << TSR_MEMORY_*; NATIVE always */
+  int32_t host_memory;  /* 1: tensors are host memory */
+  int32_t memory_kinds; /* 1 << TSR_MEMORY_*; NATIVE always */
   int64_t local_bytes;
   const tsr__variant *const *variants; /* best first */
   int32_t num_variants;

@@ -22,9 +22,10 @@ typedef struct tsr__merge_problem {
 tsr_status tsr__append_init(const tsr_append_desc *desc, tsr__append_problem *p, tsr_error *err);
 tsr_status tsr__merge_init(const tsr_merge_desc *desc, tsr__merge_problem *p, tsr_error *err);
 
-/* Checks arguments of a run and imports them at full size; on host memory lengths, capacity, tables and positions by value. */
-tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host, int64_t workspace_bytes,
-                            tsr_append_args *out, tsr_error *err);
+/* Checks arguments of a run and imports them at full size; on host memory lengths, capacity, tables and positions by
+ * value. */
+tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host,
+                            int64_t workspace_bytes, tsr_append_args *out, tsr_error *err);
 tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int64_t workspace_bytes,
                            tsr_merge_args *out, tsr_error *err);
 

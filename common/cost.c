@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The IO model of "FlashAttention on a Napkin" (Abbott and Zardini 2024, arXiv 2412.03317): a fused kernel moves, between main memory and the
- * memory of a tile, each query tile once and the key tiles it visits once per query tile; everything else stays on chip. */
+/* The IO model of "FlashAttention on a Napkin" (Abbott and Zardini 2024, arXiv 2412.03317): a fused kernel moves,
+ * between main memory and the memory of a tile, each query tile once and the key tiles it visits once per query tile;
+ * everything else stays on chip. */
 #include "common/objects.h"
 
 static double bytes_of(const tsr_layout *l) {
@@ -8,7 +9,8 @@ static double bytes_of(const tsr_layout *l) {
          tsr_dtype_bits(l->dtype) / 8.0;
 }
 
-/* Bytes of one key of one kv head: K, V (unless it is part of K) and nothing of scales, which are below 2 % at groups of 32. */
+/* Bytes of one key of one kv head: K, V (unless it is part of K) and nothing of scales, which are below 2 % at groups
+ * of 32. */
 static double key_bytes(const tsr__problem *p) {
   const double k = p->head_dim * tsr_dtype_bits(p->desc.k.dtype) / 8.0;
   const double v = p->head_dim_v * tsr_dtype_bits(p->desc.v.dtype) / 8.0;
@@ -35,7 +37,8 @@ void tsr__cost(const tsr__problem *p, const tsr__plan_build *build, tsr_plan_inf
       out += tsr__slots[s].writes[backward] ? b : 0.0;
     }
   }
-  info->bytes_minimum = small + out + bytes_of(&p->desc.k) + ((p->desc.flags & TSR_V_IN_K) ? 0.0 : bytes_of(&p->desc.v));
+  info->bytes_minimum =
+      small + out + bytes_of(&p->desc.k) + ((p->desc.flags & TSR_V_IN_K) ? 0.0 : bytes_of(&p->desc.v));
   info->bytes_read = build->bytes_read;
   info->bytes_written = build->bytes_written;
   if (info->bytes_read == 0.0) {

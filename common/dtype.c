@@ -8,8 +8,8 @@
 
 typedef struct float_format {
   int exp_bits, man_bits;
-  int has_inf;    /* all-ones exponent is inf / NaN, as in IEEE */
-  int saturates;  /* encoding beyond the range gives max_finite */
+  int has_inf;   /* all-ones exponent is inf / NaN, as in IEEE */
+  int saturates; /* encoding beyond the range gives max_finite */
   double max_finite;
 } float_format;
 
@@ -31,8 +31,8 @@ static const float_format *format_of(tsr_dtype dtype) {
 }
 
 const char *tsr_dtype_name(tsr_dtype dtype) {
-  static const char *const names[] = {"none", "f32", "f16", "bf16", "f8e4m3",     "f8e5m2",    "i8",
-                                      "u4",   "u8",  "bit", "i32",  "i64", "f8e4m3fnuz", "f8e5m2fnuz"};
+  static const char *const names[] = {"none", "f32", "f16", "bf16", "f8e4m3", "f8e5m2",     "i8",
+                                      "u4",   "u8",  "bit", "i32",  "i64",    "f8e4m3fnuz", "f8e5m2fnuz"};
   if (dtype < 0 || (size_t)dtype >= sizeof(names) / sizeof(names[0])) {
     return "?";
   }

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Values of the TESSERA_* variables of context.h. Strings are empty when unset; num_threads 0, log_level -1. A value that does
- * not parse or fit counts as unset. */
+/* Values of the TESSERA_* variables of context.h. Strings are empty when unset; num_threads 0, log_level -1. A value
+ * that does not parse or fit counts as unset. */
 typedef struct tsr__env {
   int32_t log_level;
   int32_t num_threads;

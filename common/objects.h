@@ -12,7 +12,7 @@ enum { TSR__MAX_BACKENDS = 16 };
 struct tsr_context {
   atomic_int refs;
   tsr__host host;
-  char device[32];  /* preferred, "" : none */
+  char device[32]; /* preferred, "" : none */
   char cpu_isa[16];
   char variant[48]; /* forced in every plan, "" : none */
   const tsr__backend *backends[TSR__MAX_BACKENDS];
@@ -37,14 +37,15 @@ struct tsr_plan {
   tsr__plan_build build;
 };
 
-/* Copies `from` over a caller's sized output struct of to_size bytes, whose size field stays. Errors: TSR_INVALID (to_size). */
+/* Copies `from` over a caller's sized output struct of to_size bytes, whose size field stays. Errors: TSR_INVALID
+ * (to_size). */
 tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err);
 
 void tsr__context_ref(tsr_context *context);
 void tsr__device_ref(tsr_device *device);
 
-/* Picks a variant: the forced name (NULL or "": none; then the context's), else the first that accepts. Errors: TSR_INVALID (no variant
- * of that name), TSR_UNSUPPORTED with the last reason. */
+/* Picks a variant: the forced name (NULL or "": none; then the context's), else the first that accepts. Errors:
+ * TSR_INVALID (no variant of that name), TSR_UNSUPPORTED with the last reason. */
 tsr_status tsr__variant_select(const tsr_device *device, const tsr__op_problem *problem, const char *forced,
                                const tsr__variant **variant, tsr_error *err);
 

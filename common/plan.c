@@ -30,8 +30,8 @@ static tsr_status plan_build(tsr_plan *plan, const char *forced, int32_t memory,
   plan->build.workspace_align = DEFAULT_ALIGN;
   plan->build.partial_o = plan->build.partial_lse = plan->build.scratch = -1;
   if (plan->problem.op == TSR_OP_FORWARD || plan->problem.op == TSR_OP_BACKWARD) {
-    plan->build.schedule = tsr__schedule_init(&plan->problem.attn, plan->build.tile_q, plan->build.tile_k,
-                                              dev->num_threads);
+    plan->build.schedule =
+        tsr__schedule_init(&plan->problem.attn, plan->build.tile_q, plan->build.tile_k, dev->num_threads);
   }
   return plan->variant->build(plan->variant, dev, &plan->problem, &plan->build, err);
 }
@@ -43,7 +43,10 @@ static tsr_plan *plan_new(tsr_device *device, const void *desc, tsr_plan **out, 
     *out = NULL;
   }
   if (device == NULL || desc == NULL || out == NULL) {
-    *st = tsr__fail(err, TSR_INVALID, device == NULL ? "device" : desc == NULL ? "desc" : "plan",
+    *st = tsr__fail(err, TSR_INVALID,
+                    device == NULL ? "device"
+                    : desc == NULL ? "desc"
+                                   : "plan",
                     "a required pointer is NULL");
     return NULL;
   }
@@ -139,15 +142,15 @@ tsr_status tsr_plan_workspace(const tsr_plan *plan, int64_t *bytes, int64_t *ali
   return tsr__ok(err);
 }
 
-/* Partial results exist only when the items do not fill the threads, so that splits x items stays below 4 x threads (see
- * schedule.c): a constant, added to what the plan needs unsplit. */
+/* Partial results exist only when the items do not fill the threads, so that splits x items stays below 4 x threads
+ * (see schedule.c): a constant, added to what the plan needs unsplit. */
 static int64_t automatic_split_bytes(const tsr__device *dev, const tsr__variant *v, const tsr__problem *p) {
   const int64_t threads = dev->num_threads > 16 ? dev->num_threads : 16;
   return 4 * threads * v->tile_q * (p->head_dim_v + 1) * (int64_t)sizeof(float) + 4 * DEFAULT_ALIGN;
 }
 
-tsr_status tsr_workspace_bound(tsr_device *device, const tsr_attention_desc *desc, int64_t *bytes,
-                               int64_t *align_bytes, tsr_error *err) {
+tsr_status tsr_workspace_bound(tsr_device *device, const tsr_attention_desc *desc, int64_t *bytes, int64_t *align_bytes,
+                               tsr_error *err) {
   tsr_plan *plan = NULL;
   tsr_plan unsplit;
   tsr_status st;

@@ -4,8 +4,8 @@
 #include "common/reference.h"
 #include "common/validate.h"
 
-/* Outputs are not the oracle's to write, so a caller need not have any: bind sees a stand-in that nothing dereferences. In backward
- * o and lse may be absent too. */
+/* Outputs are not the oracle's to write, so a caller need not have any: bind sees a stand-in that nothing dereferences.
+ * In backward o and lse may be absent too. */
 static void stand_in_outputs(const tsr__problem *p, tsr_run_args *args) {
   const int op = p->desc.op;
   for (int s = 0; s < TSR_SLOT_COUNT; s++) {
@@ -26,8 +26,8 @@ tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_des
   tsr_reference_out full_out = tsr_reference_out_init();
   tsr__problem p;
   tsr__bound bound;
-  tsr_status st = tsr__struct_import(&full_out, sizeof(full_out), offsetof(tsr_reference_out, o), out,
-                                     "tsr_reference_out", err);
+  tsr_status st =
+      tsr__struct_import(&full_out, sizeof(full_out), offsetof(tsr_reference_out, o), out, "tsr_reference_out", err);
   if (st == TSR_OK) {
     st = tsr__struct_import(&full_args, sizeof(full_args), offsetof(tsr_run_args, q), args, "tsr_run_args", err);
   }

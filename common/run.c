@@ -5,8 +5,7 @@
 #include "common/objects.h"
 
 static int is_op(const tsr_plan *plan, int attention, int32_t op) {
-  return attention ? plan->problem.op == TSR_OP_FORWARD || plan->problem.op == TSR_OP_BACKWARD
-                   : plan->problem.op == op;
+  return attention ? plan->problem.op == TSR_OP_FORWARD || plan->problem.op == TSR_OP_BACKWARD : plan->problem.op == op;
 }
 
 static tsr_status check_plan(const tsr_plan *plan, const void *args, int attention, int32_t op, tsr_error *err) {
@@ -54,8 +53,8 @@ tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *args, tsr_e
   tsr_merge_args full;
   tsr_status st = check_plan(plan, args, 0, TSR_OP_MERGE, err);
   if (st == TSR_OK) {
-    st = tsr__merge_bind(&plan->problem.merge, args, plan->device->dev.host_memory, plan->build.workspace_bytes,
-                         &full, err);
+    st = tsr__merge_bind(&plan->problem.merge, args, plan->device->dev.host_memory, plan->build.workspace_bytes, &full,
+                         err);
   }
   if (st == TSR_OK) {
     st = plan->device->backend->run_merge(&plan->device->dev, &plan->problem, &plan->build, &full, err);
@@ -91,7 +90,10 @@ tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *de
   tsr_run_args full = tsr_run_args_init();
   tsr_status st;
   if (context == NULL || desc == NULL || args == NULL) {
-    return tsr__fail(err, TSR_INVALID, context == NULL ? "context" : desc == NULL ? "desc" : "args",
+    return tsr__fail(err, TSR_INVALID,
+                     context == NULL ? "context"
+                     : desc == NULL  ? "desc"
+                                     : "args",
                      "a required pointer is NULL");
   }
   st = tsr__struct_import(&full, sizeof(full), offsetof(tsr_run_args, q), args, "tsr_run_args", err);
@@ -165,12 +167,9 @@ tsr_status tsr_plan_tiles(const tsr_plan *plan, const tsr_run_args *args, int64_
   }
   for (int64_t r = 0; r < *rows; r++) {
     for (int64_t c = 0; c < *cols; c++) {
-      const tsr__tile_box box = {r * tile_q,
-                                 tsr_min_i64((r + 1) * tile_q, seq.q_len),
-                                 c * tile_k,
-                                 tsr_min_i64((c + 1) * tile_k, seq.kv_len),
-                                 (tsr_i32)h,
-                                 (tsr_i32)h + 1};
+      const tsr__tile_box box = {r * tile_q, tsr_min_i64((r + 1) * tile_q, seq.q_len),
+                                 c * tile_k, tsr_min_i64((c + 1) * tile_k, seq.kv_len),
+                                 (tsr_i32)h, (tsr_i32)h + 1};
       classes[r * *cols + c] = (uint8_t)tsr__tile_class(&plan->problem.attn, &bound, &seq, &box);
     }
   }

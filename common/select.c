@@ -49,7 +49,10 @@ tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *
   int32_t n = 0;
   tsr_status st;
   if (device == NULL || desc == NULL || count == NULL) {
-    return tsr__fail(err, TSR_INVALID, device == NULL ? "device" : desc == NULL ? "desc" : "count",
+    return tsr__fail(err, TSR_INVALID,
+                     device == NULL ? "device"
+                     : desc == NULL ? "desc"
+                                    : "count",
                      "a required pointer is NULL");
   }
   memset(&p, 0, sizeof(p));

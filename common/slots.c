@@ -3,11 +3,11 @@
 
 #include <stddef.h>
 
-#define TSR__AUX(n)                                                             \
-  {"aux[" #n "]",                                                               \
-   offsetof(tsr_attention_desc, aux) + n * sizeof(tsr_layout),                  \
-   offsetof(tsr_run_args, aux) + n * sizeof(tsr_buffer),                        \
-   {0, 0},                                                                      \
+#define TSR__AUX(n)                                            \
+  {"aux[" #n "]",                                              \
+   offsetof(tsr_attention_desc, aux) + n * sizeof(tsr_layout), \
+   offsetof(tsr_run_args, aux) + n * sizeof(tsr_buffer),       \
+   {0, 0},                                                     \
    {1, 1}},
 
 const tsr__slot tsr__slots[] = {

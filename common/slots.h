@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every tensor of tsr_attention_desc / tsr_run_args once, in one list: field name (the same in both structs), and whether it
- * is written. Slots index presence masks and pointer lists; the aux tensors follow the list. */
+/* Every tensor of tsr_attention_desc / tsr_run_args once, in one list: field name (the same in both structs), and
+ * whether it is written. Slots index presence masks and pointer lists; the aux tensors follow the list. */
 #ifndef TSR_COMMON_SLOTS_H
 #define TSR_COMMON_SLOTS_H
 
 #include "tessera/attention.h"
 
 /* X(name, written in forward, written in backward, read in forward, read in backward) */
-#define TSR__SLOTS(X)            \
+#define TSR__SLOTS(X)             \
   X(q, 0, 0, 1, 1)                \
   X(k, 0, 0, 1, 1)                \
   X(v, 0, 0, 1, 1)                \

@@ -13,9 +13,17 @@ const char *tsr_version(void) {
 }
 
 const char *tsr_status_name(tsr_status status) {
-  static const char *const names[] = {"ok",           "invalid",       "unsupported",  "out of workspace",
-                                      "out of memory", "backend missing", "device error", "device lost",
-                                      "cancelled",    "forked",        "io"};
+  static const char *const names[] = {"ok",
+                                      "invalid",
+                                      "unsupported",
+                                      "out of workspace",
+                                      "out of memory",
+                                      "backend missing",
+                                      "device error",
+                                      "device lost",
+                                      "cancelled",
+                                      "forked",
+                                      "io"};
   if (status < 0 || (size_t)status >= sizeof(names) / sizeof(names[0])) {
     return "unknown";
   }

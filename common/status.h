@@ -12,8 +12,7 @@
 #endif
 
 /* Fills *err (NULL: nothing) and returns `status`, so that callers write `return tsr__fail(...)`. field may be "". */
-tsr_status tsr__fail(tsr_error *err, tsr_status status, const char *field, const char *fmt, ...)
-    TSR__PRINTF(4, 5);
+tsr_status tsr__fail(tsr_error *err, tsr_status status, const char *field, const char *fmt, ...) TSR__PRINTF(4, 5);
 
 /* Clears *err (NULL: nothing) and returns TSR_OK. */
 tsr_status tsr__ok(tsr_error *err);

@@ -3,7 +3,7 @@
 
 /* Joins what two rules say of one tile: both must allow a pair. */
 static int both(int a, int b) {
-  return a == TSR_TILE_SKIP || b == TSR_TILE_SKIP ? TSR_TILE_SKIP
+  return a == TSR_TILE_SKIP || b == TSR_TILE_SKIP   ? TSR_TILE_SKIP
          : a == TSR_TILE_FULL && b == TSR_TILE_FULL ? TSR_TILE_FULL
                                                     : TSR_TILE_PARTIAL;
 }
@@ -120,8 +120,8 @@ static int class_flash(const tsr__bound *r, const tsr_seq *s, const tsr__tile_bo
   const tsr_i64 far = box->i1; /* as good as infinity */
   int any = 0, all = 1;
   for (tsr_i32 h = box->h0; h < box->h1; h++) {
-    const tsr_i32 *c = r->ptrs.flashmask + s->b * a->flashmask.stride[0] +
-                       (h / a->flash_head_div) * a->flashmask.stride[1];
+    const tsr_i32 *c =
+        r->ptrs.flashmask + s->b * a->flashmask.stride[0] + (h / a->flash_head_div) * a->flashmask.stride[1];
     for (tsr_i64 j = box->j0; j < box->j1; j++) {
       const tsr_i32 *at = c + j * a->flashmask.stride[2];
       int touches = 0, covers = 0;

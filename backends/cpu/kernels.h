@@ -12,10 +12,10 @@ struct tsr_cpu_progress;
 typedef struct tsr_cpu_run {
   const tsr__op_problem *problem;
   const tsr__plan_build *build;
-  const tsr__bound *bound;           /* attention */
-  const tsr_append_args *append;     /* append: imported, full size */
-  const tsr_merge_args *merge;       /* merge: imported, full size */
-  tsr_philox_key dropout_key;        /* attention with dropout */
+  const tsr__bound *bound;       /* attention */
+  const tsr_append_args *append; /* append: imported, full size */
+  const tsr_merge_args *merge;   /* merge: imported, full size */
+  tsr_philox_key dropout_key;    /* attention with dropout */
   void *workspace;
   struct tsr_cpu_progress *progress; /* see tsr__cpu_poll */
 } tsr_cpu_run;
@@ -25,8 +25,8 @@ typedef struct tsr_cpu_counts {
   int64_t full, partial, skipped;
 } tsr_cpu_counts;
 
-/* Asks should_stop, about once a millisecond a worker; cheap enough to call for every tile. Nonzero: the run is cancelled
- * and the item should return at once (its outputs no longer matter). */
+/* Asks should_stop, about once a millisecond a worker; cheap enough to call for every tile. Nonzero: the run is
+ * cancelled and the item should return at once (its outputs no longer matter). */
 int tsr__cpu_poll(const tsr_cpu_run *run);
 
 /* Computes item `item` of a phase with `scratch` (launch.local_bytes, 64-byte aligned, private to the worker, arbitrary
@@ -39,7 +39,7 @@ typedef struct tsr_cpu_phase {
 } tsr_cpu_phase;
 
 typedef struct tsr_cpu_family {
-  const char *level; /* "x86-64", "v3", "v4"; "base" elsewhere */
+  const char *level;                   /* "x86-64", "v3", "v4"; "base" elsewhere */
   const tsr__variant *const *variants; /* best first: forward, backward, append, merge rows of the family */
   int32_t num_variants;
 } tsr_cpu_family;

@@ -13,11 +13,11 @@
 
 struct tsr_cpu_progress {
   const tsr__host *host;
-  int64_t total;               /* items of all launches */
-  int64_t poll_ns;             /* between two questions of any worker */
-  atomic_llong done;           /* items finished */
-  atomic_llong polled_ns;      /* when should_stop was asked last */
-  atomic_int stop;             /* its answer */
+  int64_t total;          /* items of all launches */
+  int64_t poll_ns;        /* between two questions of any worker */
+  atomic_llong done;      /* items finished */
+  atomic_llong polled_ns; /* when should_stop was asked last */
+  atomic_int stop;        /* its answer */
   atomic_llong full, partial, skipped;
 };
 
@@ -54,8 +54,8 @@ int tsr__cpu_poll(const tsr_cpu_run *run) {
   }
   now = now_ns();
   last = atomic_load_explicit(&p->polled_ns, memory_order_relaxed);
-  if (now - last >= p->poll_ns && atomic_compare_exchange_strong_explicit(&p->polled_ns, &last, now,
-                                                                          memory_order_relaxed, memory_order_relaxed)) {
+  if (now - last >= p->poll_ns &&
+      atomic_compare_exchange_strong_explicit(&p->polled_ns, &last, now, memory_order_relaxed, memory_order_relaxed)) {
     ask(p);
   }
   return atomic_load_explicit(&p->stop, memory_order_relaxed);
@@ -96,8 +96,8 @@ static void run_worker(phase *ph, int32_t worker) {
 }
 
 #ifdef _OPENMP
-/* The process in which an OpenMP region of ours ran; its threads do not survive fork(), and the next region in a child would
- * wait for them forever. A fact about the process's OpenMP runtime, which is as global as this. */
+/* The process in which an OpenMP region of ours ran; its threads do not survive fork(), and the next region in a child
+ * would wait for them forever. A fact about the process's OpenMP runtime, which is as global as this. */
 static atomic_int region_pid;
 
 static int region_forbidden(void) {

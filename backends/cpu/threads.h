@@ -5,7 +5,8 @@
 
 #include "backends/cpu/kernels.h"
 
-/* Threads that runs on a device opened now may use: what the host asks for, else what OpenMP would use here. At least 1. */
+/* Threads that runs on a device opened now may use: what the host asks for, else what OpenMP would use here. At
+ * least 1. */
 int32_t tsr__cpu_threads(const tsr__host *host);
 
 /* Runs the launches of run->build one after the other, each item once, and sums the tiles seen into *counts. Errors:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device that computes nothing: it builds plans like any other and, at run, logs each launch at TSR_LOG_DEBUG. It shows the
- * core's decisions without a device, and with TSR__AS_MODULE it is the example of a loadable back end. */
+/* A device that computes nothing: it builds plans like any other and, at run, logs each launch at TSR_LOG_DEBUG. It
+ * shows the core's decisions without a device, and with TSR__AS_MODULE it is the example of a loadable back end. */
 #include <stdio.h>
 #include <string.h>
 
@@ -37,11 +37,8 @@ static tsr_status build(const tsr__variant *v, const tsr__device *dev, const tsr
     add_launch(b, "delta", p->attn.batch * p->attn.heads_q);
     add_launch(b, "backward", b->schedule.items);
     break;
-  case TSR_OP_APPEND:
-    add_launch(b, "append", p->append.batch * p->append.seqlen_new);
-    break;
-  default:
-    add_launch(b, "merge", p->merge.desc.o.shape[0] * p->merge.desc.o.shape[1]);
+  case TSR_OP_APPEND: add_launch(b, "append", p->append.batch * p->append.seqlen_new); break;
+  default: add_launch(b, "merge", p->merge.desc.o.shape[0] * p->merge.desc.o.shape[1]);
   }
   return TSR_OK;
 }
@@ -54,12 +51,8 @@ static int32_t count(const tsr__host *host, char *why_not, size_t bytes) {
 }
 
 static tsr_status open_device(const tsr__host *host, int32_t index, tsr__device *dev, tsr_error *err) {
-  static const tsr__variant record = {.name = "record",
-                                      .op_mask = 0xf,
-                                      .tile_q = 64,
-                                      .tile_k = 64,
-                                      .refuse = refuse,
-                                      .build = build};
+  static const tsr__variant record = {
+      .name = "record", .op_mask = 0xf, .tile_q = 64, .tile_k = 64, .refuse = refuse, .build = build};
   static const tsr__variant *const rows[] = {&record};
   (void)err;
   dev->host = host;
@@ -121,20 +114,20 @@ static
 #define NULL_BACKEND tsr__backend_null
 extern const tsr__backend tsr__backend_null;
 #endif
-const tsr__backend NULL_BACKEND = {
-    .abi = TSR__BACKEND_ABI,
+    const tsr__backend NULL_BACKEND = {
+        .abi = TSR__BACKEND_ABI,
 #if defined(TSR__AS_MODULE)
-    .name = "nullmodule",
+        .name = "nullmodule",
 #else
     .name = "null",
 #endif
-    .computes = 0,
-    .count = count,
-    .open = open_device,
-    .close = close_device,
-    .run_attention = run_attention,
-    .run_append = run_append,
-    .run_merge = run_merge,
+        .computes = 0,
+        .count = count,
+        .open = open_device,
+        .close = close_device,
+        .run_attention = run_attention,
+        .run_append = run_append,
+        .run_merge = run_merge,
 };
 
 #if defined(TSR__AS_MODULE)

@@ -52,7 +52,7 @@ typedef struct tsr_t1 {
 #define TSR_A_QUANT 0x4000000u
 
 /* Any of these makes a tile's class depend on more than lengths. */
-#define TSR_A_ANY_MASK                                                                                            \
+#define TSR_A_ANY_MASK                                                                                             \
   (TSR_A_CAUSAL | TSR_A_WINDOW | TSR_A_CHUNK | TSR_A_MASK_U8 | TSR_A_MASK_BIT | TSR_A_SEGMENTS | TSR_A_FLASHMASK | \
    TSR_A_BLOCKS | TSR_A_MASK_EXPR)
 
@@ -80,8 +80,8 @@ typedef struct tsr_attn_args {
       tsr_t1 dsink;
     } bwd;
   } u;
-  tsr_i64 batch, seqlen_q, seqlen_k; /* of this run; dense slot lengths (maxima otherwise) */
-  tsr_i64 total_q, total_k;          /* packed tokens in use */
+  tsr_i64 batch, seqlen_q, seqlen_k;                     /* of this run; dense slot lengths (maxima otherwise) */
+  tsr_i64 total_q, total_k;                              /* packed tokens in use */
   tsr_i64 window_left, window_right, sink_tokens, chunk; /* window -1: unlimited */
   tsr_i64 page_size, max_pages, num_pages;
   tsr_u64 seed, offset;
@@ -118,10 +118,10 @@ typedef struct tsr_seq {
 /* A piece of work: rows [q0, q0 + q_rows) of one head (or of one kv head's group), keys of one split. */
 typedef struct tsr_work {
   tsr_i64 b;
-  tsr_i64 q0;     /* first row, local to the sequence */
+  tsr_i64 q0;           /* first row, local to the sequence */
   tsr_i64 kv_lo, kv_hi; /* keys of this split, [kv_lo, kv_hi) */
-  tsr_i32 head;   /* query head; with packing: of the first of `pack` heads / pack */
-  tsr_i32 q_rows; /* rows of the tile; with packing: rows x group */
+  tsr_i32 head;         /* query head; with packing: of the first of `pack` heads / pack */
+  tsr_i32 q_rows;       /* rows of the tile; with packing: rows x group */
   tsr_i32 split;
   tsr_i32 reserved;
 } tsr_work;

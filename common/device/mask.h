@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* THE predicate: may row i of query head h see key j? Everything but the bias's -inf and the mask expression, which the
- * score stage of a kernel decides because it has to evaluate them anyway. And its shortcut for whole tiles: which keys a
- * block of rows can see at all by causal, window and chunk. */
+ * score stage of a kernel decides because it has to evaluate them anyway. And its shortcut for whole tiles: which keys
+ * a block of rows can see at all by causal, window and chunk. */
 #ifndef TSR_DEVICE_MASK_H
 #define TSR_DEVICE_MASK_H
 
@@ -24,7 +24,8 @@ TSR_FN int tsr_mask_position(const tsr_attn_args *a, const tsr_seq *s, tsr_i64 i
 TSR_FN int tsr_mask_boolean(const tsr_attn_args *a, const tsr_attn_ptrs *p, const tsr_seq *s, tsr_i32 h, tsr_i64 i,
                             tsr_i64 j) {
   if (a->flags & TSR_A_MASK_U8) {
-    return p->mask[s->b * a->mask.stride[0] + h * a->mask.stride[1] + i * a->mask.stride[2] + j * a->mask.stride[3]] != 0;
+    return p->mask[s->b * a->mask.stride[0] + h * a->mask.stride[1] + i * a->mask.stride[2] + j * a->mask.stride[3]] !=
+           0;
   }
   if (a->flags & TSR_A_MASK_BIT) {
     tsr_i64 at = h * a->mask.stride[1] + (j >> 3);

@@ -4,7 +4,8 @@
 #define TSR_DEVICE_SEQ_H
 
 TSR_FN tsr_i64 tsr_len_at(TSR_GLOBAL const void *p, tsr_u32 flags, tsr_i64 index) {
-  return (flags & TSR_A_LEN64) ? ((TSR_GLOBAL const tsr_i64 *)p)[index] : (tsr_i64)((TSR_GLOBAL const tsr_i32 *)p)[index];
+  return (flags & TSR_A_LEN64) ? ((TSR_GLOBAL const tsr_i64 *)p)[index]
+                               : (tsr_i64)((TSR_GLOBAL const tsr_i32 *)p)[index];
 }
 
 /* Slot [start, start + length) of a packed tensor, clamped to [0, total]. */
@@ -38,9 +39,9 @@ TSR_FN tsr_seq tsr_seq_load(const tsr_attn_args *a, const tsr_attn_ptrs *p, tsr_
     const tsr_i64 lo = p->kv_indptr[b * a->u.fwd.kv_indptr.stride];
     const tsr_i64 n = p->kv_indptr[(b + 1) * a->u.fwd.kv_indptr.stride] - lo;
     s.page0 = lo;
-    s.kv_len = n <= 0 ? 0
-                      : tsr_min_i64(a->seqlen_k, (n - 1) * a->page_size +
-                                                     p->last_page_len[b * a->u.fwd.last_page_len.stride]);
+    s.kv_len =
+        n <= 0 ? 0
+               : tsr_min_i64(a->seqlen_k, (n - 1) * a->page_size + p->last_page_len[b * a->u.fwd.last_page_len.stride]);
   }
   if (a->flags & TSR_A_SEQLENS_Q) {
     s.q_len = tsr_min_i64(s.q_len, tsr_max_i64(0, tsr_len_at(p->len_q, a->flags, b * a->len_q.stride)));

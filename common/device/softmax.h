@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Online softmax (Milakov and Gimelshein 2018; FlashAttention, section 3.1) for one row: m the running maximum, l the sum
- * of exp(s - m), both in natural units; o the sum of exp(s - m) v. */
+/* Online softmax (Milakov and Gimelshein 2018; FlashAttention, section 3.1) for one row: m the running maximum, l the
+ * sum of exp(s - m), both in natural units; o the sum of exp(s - m) v. */
 #ifndef TSR_DEVICE_SOFTMAX_H
 #define TSR_DEVICE_SOFTMAX_H
 

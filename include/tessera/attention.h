@@ -50,21 +50,24 @@ enum {
 
 /* tsr_attention_desc.flags. A field whose flag is off must be 0. */
 #define TSR_CAUSAL UINT64_C(0x1)
-#define TSR_TOP_LEFT UINT64_C(0x2)       /* off = 0 (PyTorch's is_causal); default: bottom-right */
-#define TSR_WINDOW UINT64_C(0x4)         /* window_left, window_right, sink_tokens */
-#define TSR_CHUNK UINT64_C(0x8)          /* chunk */
-#define TSR_SOFTCAP UINT64_C(0x10)       /* tsr_run_args.softcap */
-#define TSR_DROPOUT UINT64_C(0x20)       /* tsr_run_args.dropout_p, seed, offset (or rng_state) */
-#define TSR_V_IN_K UINT64_C(0x40)        /* MLA: v is the first v.shape[3] channels of k, v's pointer is
-                                            ignored, as are its strides; Hkv == 1, Dv <= D, v dtype == k dtype;
-                                            k's scales serve v. Backward: dk and dv are the gradients of the two
-                                            uses, which the caller adds */
-#define TSR_FAST UINT64_C(0x80)          /* allow TF32-like products and other departures from IEEE f32 */
-#define TSR_DETERMINISTIC UINT64_C(0x100) /* same call, device model, build and driver: same bits, whatever the thread
-                                            count, workspace contents and concurrent work, gradients included */
-#define TSR_BATCH_INVARIANT UINT64_C(0x200) /* a row's bits depend on its own sequence only: variant, tiles and split
-                                            size follow from D, Dv, dtypes, heads, features and device. Not with
-                                            TSR_DROPOUT. num_splits must be 0 */
+#define TSR_TOP_LEFT UINT64_C(0x2) /* off = 0 (PyTorch's is_causal); default: bottom-right */
+#define TSR_WINDOW UINT64_C(0x4)   /* window_left, window_right, sink_tokens */
+#define TSR_CHUNK UINT64_C(0x8)    /* chunk */
+#define TSR_SOFTCAP UINT64_C(0x10) /* tsr_run_args.softcap */
+#define TSR_DROPOUT UINT64_C(0x20) /* tsr_run_args.dropout_p, seed, offset (or rng_state) */
+#define TSR_V_IN_K                                                                                      \
+  UINT64_C(0x40)                /* MLA: v is the first v.shape[3] channels of k, v's pointer is         \
+                                   ignored, as are its strides; Hkv == 1, Dv <= D, v dtype == k dtype;  \
+                                   k's scales serve v. Backward: dk and dv are the gradients of the two \
+                                   uses, which the caller adds */
+#define TSR_FAST UINT64_C(0x80) /* allow TF32-like products and other departures from IEEE f32 */
+#define TSR_DETERMINISTIC                                                                      \
+  UINT64_C(0x100) /* same call, device model, build and driver: same bits, whatever the thread \
+                    count, workspace contents and concurrent work, gradients included */
+#define TSR_BATCH_INVARIANT                                                                 \
+  UINT64_C(0x200) /* a row's bits depend on its own sequence only: variant, tiles and split \
+                  size follow from D, Dv, dtypes, heads, features and device. Not with      \
+                  TSR_DROPOUT. num_splits must be 0 */
 
 enum {
   TSR_MAX_HEAD_DIM = 576, /* above: TSR_UNSUPPORTED */
@@ -75,13 +78,14 @@ enum {
  * `index type` below is TSR_I32 or TSR_I64, one for all lengths of a plan. Strings and arrays that the description
  * points to are copied by tsr_plan_attention. */
 typedef struct tsr_attention_desc {
-  size_t size;     /* sizeof(tsr_attention_desc) */
-  int32_t op;      /* TSR_FORWARD, TSR_BACKWARD */
-  int32_t memory;  /* TSR_MEMORY_* of every tensor and the workspace */
-  uint64_t flags;  /* TSR_CAUSAL ... */
+  size_t size;    /* sizeof(tsr_attention_desc) */
+  int32_t op;     /* TSR_FORWARD, TSR_BACKWARD */
+  int32_t memory; /* TSR_MEMORY_* of every tensor and the workspace */
+  uint64_t flags; /* TSR_CAUSAL ... */
 
   /* Sizes. A plan serves any run whose batch and totals are at most these. Below, Sq and Sk are the longest sequences
-   * after defaults, each below 2^31; B * Hq * Sq * max(D, Dv) is at most 2^52, B * Hkv * Sk * max(D, Dv) 2^59, B * Hq * Sq * Sk 2^62. */
+   * after defaults, each below 2^31; B * Hq * Sq * max(D, Dv) is at most 2^52, B * Hkv * Sk * max(D, Dv) 2^59, B * Hq *
+   * Sq * Sk 2^62. */
   int64_t batch;        /* B; 0: q.shape[0], packed: cu_seqlens_q.shape[0] - 1 */
   int64_t max_seqlen_q; /* longest query sequence; 0: q.shape[1]. Dense: less than that only with seqlens_q */
   int64_t max_seqlen_k; /* longest kv sequence; 0: k.shape[1], paged: pages a row of the table * page_size (CSR: all
@@ -93,8 +97,8 @@ typedef struct tsr_attention_desc {
   int32_t num_aux;     /* aux tensors of the expressions, 0..TSR_EXPR_MAX_AUX; 0 without an expression */
 
   /* Main tensors; axes b, s, h, d as above. q, k, v share one of f32, f16, bf16, f8e4m3, f8e5m2, unless k and v are
-   * quantised (k and v each one of f8e4m3, f8e5m2, i8, u4, q f32, f16 or bf16). o: q's dtype or f32; fp8 q: f16, bf16 or
-   * f32. Forward needs q, k, v, o; backward q, k, v, o, lse, dout. */
+   * quantised (k and v each one of f8e4m3, f8e5m2, i8, u4, q f32, f16 or bf16). o: q's dtype or f32; fp8 q: f16, bf16
+   * or f32. Forward needs q, k, v, o; backward q, k, v, o, lse, dout. */
   tsr_layout q, k, v, o;
   tsr_layout lse;   /* f32 [B,Hq,Sq,1], packed [1,Hq,T,1]; output, optional forward, input of backward */
   tsr_layout max_s; /* f32 [Hq,1,1,1]; optional output: largest s over allowed pairs before softmax (no sink);
@@ -114,12 +118,12 @@ typedef struct tsr_attention_desc {
   int64_t window_left, window_right; /* TSR_WINDOW: extents, 0 = own key only, -1 = unlimited */
   int64_t sink_tokens;               /* TSR_WINDOW: the first keys stay visible to every row; >= 0 */
   int64_t chunk;                     /* TSR_CHUNK: >= 1 */
-  tsr_layout prefix;                 /* index type [B,1,1,1]; needs TSR_CAUSAL: the first keys are visible to all rows */
-  tsr_layout mask;                   /* TSR_U8 [B|1,Hq|1,Sq|1,Sk|1], TSR_BIT [B|1,Hq|1,Sq|1,Sk], last stride 1 */
-  tsr_layout mask_offsets;           /* TSR_BIT masks of packed batches: i64 [B,1,1,1], byte offset of a sequence's
-                                        first row (replaces axis b); comes with mask_row_strides. mask is then
-                                        [any,Hq|1,any,any]: but for the heads it states only how many bytes there are */
-  tsr_layout mask_row_strides;       /* i64 [B,1,1,1], bytes between its rows (replaces axis s) */
+  tsr_layout prefix;           /* index type [B,1,1,1]; needs TSR_CAUSAL: the first keys are visible to all rows */
+  tsr_layout mask;             /* TSR_U8 [B|1,Hq|1,Sq|1,Sk|1], TSR_BIT [B|1,Hq|1,Sq|1,Sk], last stride 1 */
+  tsr_layout mask_offsets;     /* TSR_BIT masks of packed batches: i64 [B,1,1,1], byte offset of a sequence's
+                                  first row (replaces axis b); comes with mask_row_strides. mask is then
+                                  [any,Hq|1,any,any]: but for the heads it states only how many bytes there are */
+  tsr_layout mask_row_strides; /* i64 [B,1,1,1], bytes between its rows (replaces axis s) */
   tsr_layout segments_q, segments_k; /* i32 [B,Sq|Sk,1,1], packed [1,T,1,1]; allowed iff equal and >= 0; both or none */
   tsr_layout flashmask;              /* i32 [B,1|Hkv|Hq,Sk,n]; causal n = 1, 2; else n = 2, 4. Per key, local rows:
                                         causal n=1 masks i >= c0; n=2 c0 <= i < c1; not causal n=2 masks i >= c0 or
@@ -127,9 +131,9 @@ typedef struct tsr_attention_desc {
   int32_t block_rows, block_cols;    /* block-sparse block (R, C), >= 1; 0 without block_indptr */
   tsr_layout block_indptr;           /* i32 [B|1,Hq|1,ceil(Sq/R)+1,1]: never decreases, lies within 0..n */
   tsr_layout block_indices;          /* i32 [B|1,Hq|1,n,1]; ascending, unique in a row, below ceil(Sk/C) */
-  tsr_layout bias;                   /* f32, f16, bf16 [B|1,Hq|1,Sq|1,Sk|1]; exactly -inf masks, any finite value does not */
-  tsr_layout alibi_slopes;           /* f32 [1|B,Hq,1,1]; positive = penalty */
-  tsr_layout sink;                   /* f32 [Hq,1,1,1]; natural units; -inf = none */
+  tsr_layout bias;         /* f32, f16, bf16 [B|1,Hq|1,Sq|1,Sk|1]; exactly -inf masks, any finite value does not */
+  tsr_layout alibi_slopes; /* f32 [1|B,Hq,1,1]; positive = penalty */
+  tsr_layout sink;         /* f32 [Hq,1,1,1]; natural units; -inf = none */
 
   /* Quantised K/V: x = scale * (code - zero). f32, f16, bf16 [B|1,Sk|1,Hkv|1,G|1], packed [1,Tk|1,Hkv|1,G|1],
    * paged [pages|1,page_size|1,Hkv|1,G|1]; G groups of D / G consecutive channels (scale and zero: the
@@ -137,24 +141,25 @@ typedef struct tsr_attention_desc {
   tsr_layout k_scale, k_zero, v_scale, v_zero;
   tsr_layout q_descale; /* fp8 q: f32 [B|1,Hkv|1,1,1] */
 
-  tsr_layout rng_state;    /* TSR_DROPOUT: i64 [2,1,1,1] = {seed, offset} in memory instead of in the arguments */
-  tsr_layout dropout_mask; /* u8 [B,Hq,Sq,Sk]; optional output of forward: 1 = kept, for every pair below q_len x kv_len */
+  tsr_layout rng_state; /* TSR_DROPOUT: i64 [2,1,1,1] = {seed, offset} in memory instead of in the arguments */
+  tsr_layout
+      dropout_mask; /* u8 [B,Hq,Sq,Sk]; optional output of forward: 1 = kept, for every pair below q_len x kv_len */
 
   /* Expressions (expression.h), NULL: none. Scalars are named here and given at run; without an expression there are
    * none. */
   const char *score_expr, *mask_expr;
   const char *const *scalar_names;
-  int64_t num_scalars; /* 0..TSR_EXPR_MAX_SCALARS */
+  int64_t num_scalars;              /* 0..TSR_EXPR_MAX_SCALARS */
   tsr_layout aux[TSR_EXPR_MAX_AUX]; /* f32 or i32; rank = axes up to the last whose extent is not 1 (at least 1) */
 
   /* Backward (f32, f16, bf16; dense or packed). delta = sum(dout * o) - dlse; o and lse are the final ones. */
-  tsr_layout dout;       /* as o */
-  tsr_layout dlse;       /* as lse, optional */
+  tsr_layout dout; /* as o */
+  tsr_layout dlse; /* as lse, optional */
   /* with TSR_V_IN_K dk is the part through the scores only and dv has v's shape: the caller adds them */
   tsr_layout dq, dk, dv; /* as q, k, v; their dtype or f32; each optional, at least one output is required */
-  tsr_layout dbias;      /* f32 or bias's dtype, bias's shape: summed over axes of extent 1; rows below q_len are written over
-                            all their columns (0 at and past kv_len), an empty sum is 0; optional */
-  tsr_layout dsink;      /* f32 [Hq,1,1,1], summed over b and i; optional */
+  tsr_layout dbias; /* f32 or bias's dtype, bias's shape: summed over axes of extent 1; rows below q_len are written
+                       over all their columns (0 at and past kv_len), an empty sum is 0; optional */
+  tsr_layout dsink; /* f32 [Hq,1,1,1], summed over b and i; optional */
 } tsr_attention_desc;
 
 static inline tsr_attention_desc tsr_attention_desc_init(void) {
@@ -179,9 +184,9 @@ static inline tsr_run_stats tsr_run_stats_init(void) {
   return s;
 }
 
-/* What changes from run to run and changes no code. A buffer is needed iff its layout is in the description (NULL will do
- * for a tensor without elements); a field whose flag is off must be 0. Host memory: pointers keep align_bytes, and lengths,
- * tables and indices are checked as far as the run uses them. */
+/* What changes from run to run and changes no code. A buffer is needed iff its layout is in the description (NULL will
+ * do for a tensor without elements); a field whose flag is off must be 0. Host memory: pointers keep align_bytes, and
+ * lengths, tables and indices are checked as far as the run uses them. */
 typedef struct tsr_run_args {
   size_t size; /* sizeof(tsr_run_args) */
 
@@ -192,7 +197,7 @@ typedef struct tsr_run_args {
   float softcap;   /* TSR_SOFTCAP: > 0 and finite */
   float dropout_p; /* TSR_DROPOUT: 0..1 */
   uint32_t reserved;
-  uint64_t seed, offset; /* TSR_DROPOUT without rng_state; the library never advances the offset */
+  uint64_t seed, offset;               /* TSR_DROPOUT without rng_state; the library never advances the offset */
   float scalars[TSR_EXPR_MAX_SCALARS]; /* in the order of scalar_names */
 
   tsr_buffer q, k, v, o, lse, max_s;

@@ -31,12 +31,12 @@ typedef struct tsr_append_desc {
   int64_t batch;          /* 0: k_new.shape[0], packed: cu_seqlens_new.shape[0] - 1 */
   int64_t max_seqlen_new; /* 0: k_new.shape[1]; something else only when packed */
 
-  tsr_layout k_new;      /* f32, f16, bf16 [B,S,Hkv,D], packed [1,T,Hkv,D] */
-  tsr_layout v_new;      /* same dtype, [B,S,Hkv,Dv] */
+  tsr_layout k_new;          /* f32, f16, bf16 [B,S,Hkv,D], packed [1,T,Hkv,D] */
+  tsr_layout v_new;          /* same dtype, [B,S,Hkv,Dv] */
   tsr_layout cu_seqlens_new; /* index type [B+1,1,1,1], packed only */
-  tsr_layout k_cache;    /* [B,Smax,Hkv,D] or paged [pages,page_size,Hkv,D]; k_new's dtype, f8e4m3, f8e5m2, i8, u4 */
-  tsr_layout v_cache;    /* likewise with Dv; quantised iff k_cache is */
-  tsr_layout seqlens_k;  /* index type [B,1,1,1], lengths before the call; absent: 0 */
+  tsr_layout k_cache;     /* [B,Smax,Hkv,D] or paged [pages,page_size,Hkv,D]; k_new's dtype, f8e4m3, f8e5m2, i8, u4 */
+  tsr_layout v_cache;     /* likewise with Dv; quantised iff k_cache is */
+  tsr_layout seqlens_k;   /* index type [B,1,1,1], lengths before the call; absent: 0 */
   tsr_layout block_table; /* i32 [B,max_pages,1,1]; present: paged */
   tsr_layout k_scale, v_scale; /* f32, f16, bf16, [B,Smax,Hkv,G] / [pages,page_size,Hkv,G]; axes may be 1 with
                                   static scales only. Required for i8 and u4; f8 without scales stores k itself */
@@ -46,8 +46,8 @@ typedef struct tsr_append_desc {
   tsr_layout cos, sin;  /* f32 [max_pos, R/2,1,1]; both or none */
   tsr_layout positions; /* i32 [B,S,1,1], packed [1,T,1,1]; absent: kv_len_b + t. A position outside [0, max_pos) is
                            TSR_INVALID where it is host memory, and leaves that row unrotated on devices */
-  tsr_layout q, q_out;  /* optional, with cos: q f32, f16, bf16 [B,S,Hq,D] (packed [1,T,Hq,D]) is rotated by the same rule
-                           into q_out (same dtype; may be the same memory and layout) */
+  tsr_layout q, q_out;  /* optional, with cos: q f32, f16, bf16 [B,S,Hq,D] (packed [1,T,Hq,D]) is rotated by the same
+                           rule  into q_out (same dtype; may be the same memory and layout) */
 } tsr_append_desc;
 
 typedef struct tsr_append_args {

@@ -31,7 +31,7 @@ enum {
  * in tsr_context_create: TESSERA_LOG (0..3, logs to stderr if no log hook is set), TESSERA_THREADS,
  * TESSERA_DEVICE, TESSERA_CPU_ISA, TESSERA_VARIANT (see the fields of those names). */
 typedef struct tsr_context_params {
-  size_t size; /* sizeof(tsr_context_params) */
+  size_t size;    /* sizeof(tsr_context_params) */
   uint64_t flags; /* TSR_CONTEXT_* */
 
   /* Host memory for the library's own objects (plans, tables; never tensors). Both or neither.
@@ -50,8 +50,7 @@ typedef struct tsr_context_params {
   /* For callers who own their threads: run body(arg, i, worker) for every i in [0, n), return when all are
    * done. worker is in [0, num_threads), and no two concurrent calls share one. Replaces OpenMP when set
    * (num_threads must then be >= 1). */
-  void (*parallel_for)(void *user, int64_t n, void (*body)(void *arg, int64_t i, int32_t worker),
-                       void *arg);
+  void (*parallel_for)(void *user, int64_t n, void (*body)(void *arg, int64_t i, int32_t worker), void *arg);
 
   /* Asked now and then during a CPU run (about once a millisecond a thread); nonzero ends it with
    * TSR_CANCELLED. Also called as progress: done of total work units. Thread-safety: any thread. */
@@ -75,8 +74,7 @@ static inline tsr_context_params tsr_context_params_init(void) {
 /* Creates a context. params NULL = defaults. Errors: TSR_INVALID (a field), TSR_UNSUPPORTED (cpu_isa),
  * TSR_OUT_OF_MEMORY. A back end whose driver is missing is no error: see tsr_backend_info.
  * Thread-safety: any thread; the context may then be used from all threads at once. */
-TSR_API tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **context,
-                                      tsr_error *err);
+TSR_API tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **context, tsr_error *err);
 TSR_API void tsr_context_destroy(tsr_context *context);
 
 /* ---- Back ends and devices ------------------------------------------------------------------- */
@@ -84,17 +82,16 @@ TSR_API void tsr_context_destroy(tsr_context *context);
 /* A back end of this build, present on this machine or not. */
 typedef struct tsr_backend_info {
   size_t size;
-  const char *name;      /* "cpu", "cuda", ...; lives as long as the context */
-  const char *why_not;   /* NULL when usable, else one line saying what is missing */
-  int32_t device_count;  /* 0 when not usable */
+  const char *name;     /* "cpu", "cuda", ...; lives as long as the context */
+  const char *why_not;  /* NULL when usable, else one line saying what is missing */
+  int32_t device_count; /* 0 when not usable */
   int32_t reserved;
 } tsr_backend_info;
 
 /* Number of back ends in this build. */
 TSR_API int32_t tsr_backend_count(const tsr_context *context);
 /* Fills *info (its size set by the caller) for back end `index`. Errors: TSR_INVALID. */
-TSR_API tsr_status tsr_backend_get(const tsr_context *context, int32_t index, tsr_backend_info *info,
-                                   tsr_error *err);
+TSR_API tsr_status tsr_backend_get(const tsr_context *context, int32_t index, tsr_backend_info *info, tsr_error *err);
 
 /* Loads a back end module from an explicit path; no search path is ever used. The module must have been
  * built with exactly this library version. Errors: TSR_IO, TSR_INVALID (not a module, version), TSR_UNSUPPORTED
@@ -103,10 +100,9 @@ TSR_API tsr_status tsr_backend_get(const tsr_context *context, int32_t index, ts
 TSR_API tsr_status tsr_backend_load(tsr_context *context, const char *path, tsr_error *err);
 
 /* Opens a device by name: "cpu", "cuda:0", "null". NULL: params.device / TESSERA_DEVICE, else the first
- * device of the first usable back end that computes ("null" never). Errors: TSR_INVALID (name), TSR_BACKEND_MISSING (with
- * the reason), TSR_OUT_OF_MEMORY. */
-TSR_API tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **device,
-                                   tsr_error *err);
+ * device of the first usable back end that computes ("null" never). Errors: TSR_INVALID (name), TSR_BACKEND_MISSING
+ * (with the reason), TSR_OUT_OF_MEMORY. */
+TSR_API tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **device, tsr_error *err);
 TSR_API void tsr_device_close(tsr_device *device);
 
 /* What a device is. Strings live as long as the device. */
@@ -115,10 +111,10 @@ typedef struct tsr_device_info {
   const char *name;        /* as tsr_device_open takes it, "cpu:0" */
   const char *description; /* "AMD EPYC ..., 2 threads, v4" */
   const char *backend;
-  const char *isa;         /* instruction set in use: "v4", "sm_90"; "" if there is no such thing */
-  int32_t num_threads;     /* CPU: threads a run may use; devices: multiprocessors */
-  int32_t computes;        /* 0: only records launches (null); its outputs stay untouched */
-  int64_t local_bytes;     /* local (shared) memory of a work group; CPU: L2 bytes assumed per thread */
+  const char *isa;     /* instruction set in use: "v4", "sm_90"; "" if there is no such thing */
+  int32_t num_threads; /* CPU: threads a run may use; devices: multiprocessors */
+  int32_t computes;    /* 0: only records launches (null); its outputs stay untouched */
+  int64_t local_bytes; /* local (shared) memory of a work group; CPU: L2 bytes assumed per thread */
 } tsr_device_info;
 TSR_API tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_error *err);
 

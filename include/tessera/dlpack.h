@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of other frameworks without a copy, by the DLPack protocol (version 1.x and the unversioned one). Header only: nothing here is
- * in the library. The tsr_dl_ structs have the protocol's memory layout, so a pointer to a framework's DLTensor is cast.
+/* Tensors of other frameworks without a copy, by the DLPack protocol (version 1.x and the unversioned one). Header
+ * only: nothing here is in the library. The tsr_dl_ structs have the protocol's memory layout, so a pointer to a
+ * framework's DLTensor is cast.
  *
  *   static const int8_t bhsd[4] = {0, 2, 1, 3};  // logical b, s, h, d are the tensor's dimensions 0, 2, 1, 3
  *   status = tsr_dlpack_import(&managed->dl_tensor, bhsd, &desc.q, &args.q, &why);
@@ -157,9 +158,9 @@ static inline int64_t tsr_dlpack_stride(const tsr_dl_tensor *t, int32_t dim) {
   return stride;
 }
 
-/* Layout and buffer of a tensor. axis[k] is the tensor's dimension that serves as logical axis k, -1 an axis of extent 1; every
- * dimension must be used once. *why (optional) gets a sentence on failure. Errors: TSR_INVALID (axes, negative stride or
- * extent, a shape whose strides would overflow), TSR_UNSUPPORTED (element type). */
+/* Layout and buffer of a tensor. axis[k] is the tensor's dimension that serves as logical axis k, -1 an axis of extent
+ * 1; every dimension must be used once. *why (optional) gets a sentence on failure. Errors: TSR_INVALID (axes, negative
+ * stride or extent, a shape whose strides would overflow), TSR_UNSUPPORTED (element type). */
 static inline tsr_status tsr_dlpack_import(const tsr_dl_tensor *t, const int8_t axis[4], tsr_layout *layout,
                                            tsr_buffer *buffer, const char **why) {
   const char *unused;
@@ -209,9 +210,9 @@ static inline tsr_status tsr_dlpack_import(const tsr_dl_tensor *t, const int8_t 
   return TSR_OK;
 }
 
-/* The other way: a tensor view of a layout's memory. shape and strides are the caller's arrays of 4; dimensions are the logical
- * axes in the order of axis[] (as above: axis[k] is the dimension that logical axis k becomes, -1 drops an axis of extent 1).
- * The view owns nothing. Errors: TSR_INVALID (axes), TSR_UNSUPPORTED (bit masks have no equivalent). */
+/* The other way: a tensor view of a layout's memory. shape and strides are the caller's arrays of 4; dimensions are the
+ * logical axes in the order of axis[] (as above: axis[k] is the dimension that logical axis k becomes, -1 drops an axis
+ * of extent 1). The view owns nothing. Errors: TSR_INVALID (axes), TSR_UNSUPPORTED (bit masks have no equivalent). */
 static inline tsr_status tsr_dlpack_export(const tsr_layout *layout, tsr_buffer buffer, const int8_t axis[4],
                                            tsr_dl_device device, int64_t shape[4], int64_t strides[4],
                                            tsr_dl_tensor *out) {

@@ -21,31 +21,28 @@ typedef struct tsr_plan tsr_plan; /* opaque */
  * On failure *plan is NULL. Thread-safety: any thread. */
 TSR_API tsr_status tsr_plan_attention(tsr_device *device, const tsr_attention_desc *desc, tsr_plan **plan,
                                       tsr_error *err);
-TSR_API tsr_status tsr_plan_append(tsr_device *device, const tsr_append_desc *desc, tsr_plan **plan,
-                                   tsr_error *err);
-TSR_API tsr_status tsr_plan_merge(tsr_device *device, const tsr_merge_desc *desc, tsr_plan **plan,
-                                  tsr_error *err);
+TSR_API tsr_status tsr_plan_append(tsr_device *device, const tsr_append_desc *desc, tsr_plan **plan, tsr_error *err);
+TSR_API tsr_status tsr_plan_merge(tsr_device *device, const tsr_merge_desc *desc, tsr_plan **plan, tsr_error *err);
 /* Gives up the caller's reference; enqueued work and captured graphs stay valid. NULL is accepted. */
 TSR_API void tsr_plan_destroy(tsr_plan *plan);
 
 /* Bytes and alignment of the workspace that a run needs; 0 bytes: none. */
-TSR_API tsr_status tsr_plan_workspace(const tsr_plan *plan, int64_t *bytes, int64_t *align_bytes,
-                                      tsr_error *err);
+TSR_API tsr_status tsr_plan_workspace(const tsr_plan *plan, int64_t *bytes, int64_t *align_bytes, tsr_error *err);
 /* An upper bound that never falls when batch, seqlens or totals of the description grow: allocate once for the maxima,
  * plan smaller problems later. Errors: as tsr_plan_attention. */
 TSR_API tsr_status tsr_workspace_bound(tsr_device *device, const tsr_attention_desc *desc, int64_t *bytes,
                                        int64_t *align_bytes, tsr_error *err);
 
-/* Runs. Errors: TSR_INVALID (a buffer missing or not wanted, a length or a scalar out of its rule), TSR_OUT_OF_WORKSPACE
- * (text: bytes needed), TSR_CANCELLED, TSR_FORKED, TSR_DEVICE_ERROR, TSR_DEVICE_LOST. TSR_INVALID and
- * TSR_OUT_OF_WORKSPACE write nothing. Thread-safety: any thread, distinct workspaces. */
+/* Runs. Errors: TSR_INVALID (a buffer missing or not wanted, a length or a scalar out of its rule),
+ * TSR_OUT_OF_WORKSPACE (text: bytes needed), TSR_CANCELLED, TSR_FORKED, TSR_DEVICE_ERROR, TSR_DEVICE_LOST. TSR_INVALID
+ * and TSR_OUT_OF_WORKSPACE write nothing. Thread-safety: any thread, distinct workspaces. */
 TSR_API tsr_status tsr_run_attention(const tsr_plan *plan, const tsr_run_args *args, tsr_error *err);
 TSR_API tsr_status tsr_run_append(const tsr_plan *plan, const tsr_append_args *args, tsr_error *err);
 TSR_API tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *args, tsr_error *err);
 
 /* Plans on the context's preferred device, allocates the workspace, runs, waits: the simple case. */
-TSR_API tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *desc,
-                                      const tsr_run_args *args, tsr_error *err);
+TSR_API tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *desc, const tsr_run_args *args,
+                                      tsr_error *err);
 
 /* ---- Introspection --------------------------------------------------------------------------- */
 
@@ -60,8 +57,8 @@ typedef struct tsr_verdict {
 /* Answers of all variants of the device, best first, into verdicts[0 .. *count). *count holds the capacity before and
  * the number of variants after; verdicts may be NULL to ask for the number. A description that is itself
  * TSR_INVALID fails so. A forced variant name is not considered, only reported as chosen. */
-TSR_API tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *desc,
-                                          tsr_verdict *verdicts, int32_t *count, tsr_error *err);
+TSR_API tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *desc, tsr_verdict *verdicts,
+                                          int32_t *count, tsr_error *err);
 
 /* Name of variant `index` of a device for an operation, NULL past the end. Lives as long as the device. */
 enum { TSR_OP_FORWARD = 0, TSR_OP_BACKWARD = 1, TSR_OP_APPEND = 2, TSR_OP_MERGE = 3 };
@@ -73,26 +70,26 @@ typedef struct tsr_plan_info {
   size_t size;
   const char *variant; /* lives as long as the plan */
   const char *backend;
-  int32_t op;          /* TSR_OP_* */
+  int32_t op; /* TSR_OP_* */
   int32_t num_launches;
   int32_t tile_q, tile_k; /* query rows x keys of a tile */
   int32_t num_splits;
-  int32_t gqa_packed;     /* query heads that share a tile; 1: none */
+  int32_t gqa_packed; /* query heads that share a tile; 1: none */
   int64_t workspace_bytes, workspace_align;
   int64_t tiles_total, tiles_visited; /* over batch and query heads */
   double flops;
   double bytes_read, bytes_written; /* between the tiles' memory and main memory, by the IO model of FlashAttention
                                        on a Napkin (no cache reuse across tiles is assumed beyond the model's) */
-  double bytes_minimum; /* every input read once, every output written once */
+  double bytes_minimum;             /* every input read once, every output written once */
 } tsr_plan_info;
 TSR_API tsr_status tsr_plan_get(const tsr_plan *plan, tsr_plan_info *info, tsr_error *err);
 
 /* Name of launch `index` of a plan ("forward", "merge", ...), NULL past the end. Lives as long as the plan. */
 TSR_API const char *tsr_plan_launch(const tsr_plan *plan, int32_t index);
 
-/* Tile classes of a plan for sequence b and query head h: writes one byte per tile, rows of query tiles, and the extents
- * to *rows and *cols (classes NULL: extents only). args gives the mask tensors and lengths (host memory); capacity in
- * bytes of classes. Errors: TSR_INVALID (b, h, capacity), TSR_UNSUPPORTED (device memory). */
+/* Tile classes of a plan for sequence b and query head h: writes one byte per tile, rows of query tiles, and the
+ * extents to *rows and *cols (classes NULL: extents only). args gives the mask tensors and lengths (host memory);
+ * capacity in bytes of classes. Errors: TSR_INVALID (b, h, capacity), TSR_UNSUPPORTED (device memory). */
 #ifndef TSR_TILE_CLASS
 #define TSR_TILE_CLASS
 enum {
@@ -102,8 +99,7 @@ enum {
 };
 #endif
 TSR_API tsr_status tsr_plan_tiles(const tsr_plan *plan, const tsr_run_args *args, int64_t b, int64_t h,
-                                  uint8_t *classes, int64_t capacity, int64_t *rows, int64_t *cols,
-                                  tsr_error *err);
+                                  uint8_t *classes, int64_t capacity, int64_t *rows, int64_t *cols, tsr_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle: attention in float64 by the definition, untiled, single-threaded and slow; to check results against.
  *
- * It shares no code with the kernels (masks, Philox, dequantisation, rotary and expressions are written a second time). */
+ * It shares no code with the kernels (masks, Philox, dequantisation, rotary and expressions are written a second time).
+ */
 #ifndef TESSERA_REFERENCE_H
 #define TESSERA_REFERENCE_H
 
@@ -13,10 +14,10 @@ extern "C" {
 
 enum {
   TSR_REFERENCE_F64 = 0,  /* everything in float64 */
-  TSR_REFERENCE_PLAIN = 1 /* what a straightforward implementation in the input dtype gives, the yardstick of the tolerance
-                             rule: products accumulated in f32, S rounded to the input dtype, softmax in f32, P rounded
-                             to the input dtype (fp8 q: to f8e4m3 after x256), PV in f32, output rounded; quantised
-                             K/V dequantised in f32 first. Backward likewise. */
+  TSR_REFERENCE_PLAIN = 1 /* what a straightforward implementation in the input dtype gives, the yardstick of the
+                             tolerance rule: products accumulated in f32, S rounded to the input dtype, softmax in f32,
+                             P rounded to the input dtype (fp8 q: to f8e4m3 after x256), PV in f32, output rounded;
+                             quantised K/V dequantised in f32 first. Backward likewise. */
 };
 
 /* Where results go: float64, contiguous in the order of the layout's shape (o: [b][s][h][d], lse: [b][h][s], ...).
@@ -31,8 +32,8 @@ typedef struct tsr_reference_out {
   double *lse;   /* [B,Hq,Sq], packed [Hq,T] */
   double *max_s; /* [Hq] */
   double *dq, *dk, *dv;
-  double *dbias; /* bias.shape */
-  double *dsink; /* [Hq] */
+  double *dbias;         /* bias.shape */
+  double *dsink;         /* [Hq] */
   uint8_t *dropout_mask; /* [B,Hq,max Sq,max Sk] */
 } tsr_reference_out;
 
@@ -47,19 +48,17 @@ static inline tsr_reference_out tsr_reference_out_init(void) {
  * given, else from the oracle's own. Output buffers in args are ignored. Errors: as tsr_plan_attention and
  * tsr_run_attention; TSR_CANCELLED. context NULL: default hooks. Thread-safety: any thread. */
 TSR_API tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_desc *desc,
-                                           const tsr_run_args *args, const tsr_reference_out *out,
-                                           tsr_error *err);
+                                           const tsr_run_args *args, const tsr_reference_out *out, tsr_error *err);
 
 /* merge: o [B,S,Hq,Dv], lse [B,Hq,S], float64. */
-TSR_API tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_merge_args *args, double *o,
-                                       double *lse, tsr_error *err);
+TSR_API tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_merge_args *args, double *o, double *lse,
+                                       tsr_error *err);
 
 /* append, onto args' own buffers: the exact bytes that the rules of cache.h give. */
-TSR_API tsr_status tsr_reference_append(const tsr_append_desc *desc, const tsr_append_args *args,
-                                        tsr_error *err);
+TSR_API tsr_status tsr_reference_append(const tsr_append_desc *desc, const tsr_append_args *args, tsr_error *err);
 
-/* One element of a layout's memory as float64 (f32, f16, bf16, fp8, i8, u4, u8, i32, i64), at a linear element index; and
- * back, rounding to nearest even (fp8 and i8 saturate). 0 / nothing for other dtypes. */
+/* One element of a layout's memory as float64 (f32, f16, bf16, fp8, i8, u4, u8, i32, i64), at a linear element index;
+ * and back, rounding to nearest even (fp8 and i8 saturate). 0 / nothing for other dtypes. */
 TSR_API double tsr_decode(tsr_dtype dtype, const void *data, int64_t index);
 TSR_API void tsr_encode(tsr_dtype dtype, void *data, int64_t index, double value);
 

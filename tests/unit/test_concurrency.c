@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One plan run from eight threads at once, by OpenMP and by a parallel_for of the caller's, forward and backward; run again under
- * ThreadSanitizer by ci/tsan. All results must be equal bit for bit: the work items do not know who runs them. */
+/* One plan run from eight threads at once, by OpenMP and by a parallel_for of the caller's, forward and backward; run
+ * again under ThreadSanitizer by ci/tsan. All results must be equal bit for bit: the work items do not know who runs
+ * them. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <setjmp.h>

@@ -366,11 +366,9 @@ static void fork_after_a_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bad_params),    cmocka_unit_test(struct_growth),
-      cmocka_unit_test(registry),      cmocka_unit_test(device_names),
-      cmocka_unit_test(environment),   cmocka_unit_test(every_allocation_may_fail),
-      cmocka_unit_test(null_and_module), cmocka_unit_test(levels),
-      cmocka_unit_test(fork_after_a_run),
+      cmocka_unit_test(bad_params),      cmocka_unit_test(struct_growth), cmocka_unit_test(registry),
+      cmocka_unit_test(device_names),    cmocka_unit_test(environment),   cmocka_unit_test(every_allocation_may_fail),
+      cmocka_unit_test(null_and_module), cmocka_unit_test(levels),        cmocka_unit_test(fork_after_a_run),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

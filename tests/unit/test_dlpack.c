@@ -51,8 +51,8 @@ static void import_orders(void **state) {
 
 static void round_trip(void **state) {
   static const int8_t bhsd[4] = {0, 2, 1, 3};
-  static const tsr_dtype all[] = {TSR_F32, TSR_F16, TSR_BF16, TSR_F8E4M3, TSR_F8E5M2, TSR_I8, TSR_U4,
-                                  TSR_U8,  TSR_I32, TSR_I64,  TSR_F8E4M3FNUZ, TSR_F8E5M2FNUZ};
+  static const tsr_dtype all[] = {TSR_F32, TSR_F16, TSR_BF16, TSR_F8E4M3, TSR_F8E5M2,     TSR_I8,
+                                  TSR_U4,  TSR_U8,  TSR_I32,  TSR_I64,    TSR_F8E4M3FNUZ, TSR_F8E5M2FNUZ};
   (void)state;
   for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
     const tsr_layout in = tsr_layout_bhsd(all[i], 2, 4, 9, 6);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: a run at S = 65,536 touches inputs, outputs and the stated workspace and nothing else; the workspace holds at most one K/V
- * tile a thread, so it does not grow with S; the bound covers every smaller plan and never falls. */
+/* Memory: a run at S = 65,536 touches inputs, outputs and the stated workspace and nothing else; the workspace holds at
+ * most one K/V tile a thread, so it does not grow with S; the bound covers every smaller plan and never falls. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stdio.h>

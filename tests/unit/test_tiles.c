@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tile classifier and the iterator against the predicate, exhaustively on small problems: SKIP and FULL must be true of every
- * pair, and no tile with an allowed pair may be stepped over. */
+/* The tile classifier and the iterator against the predicate, exhaustively on small problems: SKIP and FULL must be
+ * true of every pair, and no tile with an allowed pair may be stepped over. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -62,7 +62,10 @@ static void add_masks(fixture *f, int64_t sq, int64_t sk) {
     }
     a->mask = tsr_buffer_in(f->mask);
     for (size_t i = 0; i < sizeof(f->mask); i++) { /* long runs, so that whole tiles are set or clear */
-      f->mask[i] = (uint8_t)(i % 23 == 0 ? pick(0, 255) : i == 0 ? 0 : pick(0, 9) < 9 ? f->mask[i - 1] : 255 - f->mask[i - 1]);
+      f->mask[i] = (uint8_t)(i % 23 == 0      ? pick(0, 255)
+                             : i == 0         ? 0
+                             : pick(0, 9) < 9 ? f->mask[i - 1]
+                                              : 255 - f->mask[i - 1]);
     }
   }
   if (pick(0, 3) == 0) {
@@ -241,7 +244,8 @@ static void counts_agree_with_the_iterator(void **state) {
     f->args.scalars[0] = 0.0f;
     f->args.seqlens_q = f->args.seqlens_k = f->args.prefix = f->args.mask = f->args.flashmask = (tsr_buffer){0};
     f->args.segments_q = f->args.segments_k = f->args.block_indptr = f->args.block_indices = (tsr_buffer){0};
-    if (tsr__problem_init(NULL, &f->desc, &p, &err) != TSR_OK || tsr__bind(&p, &f->args, 1, 0, 0, 1, &bound, &err) != TSR_OK) {
+    if (tsr__problem_init(NULL, &f->desc, &p, &err) != TSR_OK ||
+        tsr__bind(&p, &f->args, 1, 0, 0, 1, &bound, &err) != TSR_OK) {
       fail_msg("%s: %s", err.field, err.text);
     }
     tsr__tiles_count(&p, tile_q, tile_k, &total, &visited);
