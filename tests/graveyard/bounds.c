@@ -88,6 +88,80 @@ static void g12_tail_of_padded_keys(void **state) {
   }
 }
 
+enum { HIDE_MASK, HIDE_BITS, HIDE_BIAS, HIDE_SEGMENTS, HIDE_FLASH, HIDE_BLOCKS, HIDE_EXPRESSION, HIDE_WAYS };
+
+/* Is key j hidden from all rows? Keys in the middle of tiles, and a run longer than a tile. */
+static int is_hidden(int way, int64_t j) {
+  return way == HIDE_BLOCKS ? j / 4 % 3 == 1 : j % 7 == 3 || (j >= 80 && j < 190);
+}
+
+static void hide_keys(gy_problem *p, int way) {
+  const int64_t sq = p->desc.q.shape[1], sk = p->desc.k.shape[1];
+  int64_t blocks = 0;
+  if (way == HIDE_MASK) {
+    GY_IN(p, mask, tsr_layout_dense(TSR_U8, 1, 1, 1, sk));
+  } else if (way == HIDE_BITS) {
+    GY_IN(p, mask, tsr_layout_dense(TSR_BIT, 1, 1, 1, sk));
+  } else if (way == HIDE_BIAS) {
+    GY_IN(p, bias, tsr_layout_dense(p->desc.q.dtype, 1, 1, sq, sk));
+  } else if (way == HIDE_SEGMENTS) {
+    GY_IN(p, segments_q, tsr_layout_dense(TSR_I32, 1, sq, 1, 1));
+    GY_IN(p, segments_k, tsr_layout_dense(TSR_I32, 1, sk, 1, 1));
+  } else if (way == HIDE_FLASH) {
+    GY_IN(p, flashmask, tsr_layout_dense(TSR_I32, 1, 1, sk, 1));
+  } else if (way == HIDE_BLOCKS) {
+    p->desc.block_rows = (int32_t)sq;
+    p->desc.block_cols = 4;
+    GY_IN(p, block_indptr, tsr_layout_dense(TSR_I32, 1, 1, 2, 1));
+    GY_IN(p, block_indices, tsr_layout_dense(TSR_I32, 1, 1, sk / 4, 1));
+  } else {
+    p->desc.mask_expr = "!(j % 7 == 3 || (j >= 80 && j < 190))";
+  }
+  for (int64_t j = 0; j < sk; j++) {
+    const int hidden = is_hidden(way, j);
+    if (way == HIDE_MASK || way == HIDE_BITS) {
+      GY_PUT(p, mask, 0, 0, 0, j, !hidden);
+    } else if (way == HIDE_SEGMENTS) {
+      GY_PUT(p, segments_k, 0, j, 0, 0, hidden ? -1 : 0);
+    } else if (way == HIDE_FLASH) {
+      GY_PUT(p, flashmask, 0, 0, j, 0, hidden ? 0 : (double)sq);
+    } else if (way == HIDE_BLOCKS && j % 4 == 0 && !hidden) {
+      GY_PUT(p, block_indices, 0, 0, blocks++, 0, (double)(j / 4));
+    }
+    for (int64_t i = 0; way == HIDE_BIAS && hidden && i < sq; i++) {
+      GY_PUT(p, bias, 0, 0, i, j, -(double)INFINITY);
+    }
+  }
+  if (way == HIDE_BLOCKS) {
+    GY_PUT(p, block_indptr, 0, 0, 1, 0, (double)blocks);
+  }
+}
+
+/* Keys that every mask hides from all rows hold what is not finite; a value that only the last rows see reaches only
+ * them. */
+static void g12_hidden_keys(void **state) {
+  static const double bad[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
+  (void)state;
+  for (int n = 0; n < 4 * HIDE_WAYS; n++) {
+    const int way = n % HIDE_WAYS, op = n / HIDE_WAYS % 2;
+    gy_problem *p = gy_dense((gy_dims){op, floats[n % 3], 1, 33, 200, 2, 1, 40, 48});
+    gy_say("way %d, op %d, %s", way, op, tsr_dtype_name(floats[n % 3]));
+    p->desc.flags |= n < 2 * HIDE_WAYS || way == HIDE_FLASH ? TSR_CAUSAL : 0;
+    hide_keys(p, way);
+    for (int64_t j = 0; j < 200; j++) {
+      for (int64_t c = 0; is_hidden(way, j) && c < 48; c++) {
+        GY_PUT(p, k, 0, j, 0, c % 40, bad[(j + n) % 3]);
+        GY_PUT(p, v, 0, j, 0, c, bad[(j + n + c) % 3]);
+      }
+    }
+    if (op == TSR_FORWARD && (p->desc.flags & TSR_CAUSAL) && !is_hidden(way, 199)) {
+      GY_PUT(p, v, 0, 199, 0, 5, bad[n % 3]);
+      GY_PUT(p, k, 0, 198, 0, 7, is_hidden(way, 198) ? bad[0] : 1.0);
+    }
+    gy_check_free(p);
+  }
+}
+
 /* ---- 13 -------------------------------------------------------------------------------------- */
 
 static void g13_lengths_beyond_the_table(void **state) {
@@ -253,8 +327,9 @@ static void g15_lanes_past_the_chunk(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      GY_TEST(g12_tail_of_the_last_page),     GY_TEST(g12_tail_of_padded_keys), GY_TEST(g13_lengths_beyond_the_table),
-      GY_TEST(g13_memory_ends_where_it_ends), GY_TEST(g14_one_length_for_all),  GY_TEST(g15_lanes_past_the_chunk),
+      GY_TEST(g12_tail_of_the_last_page),    GY_TEST(g12_tail_of_padded_keys),       GY_TEST(g12_hidden_keys),
+      GY_TEST(g13_lengths_beyond_the_table), GY_TEST(g13_memory_ends_where_it_ends), GY_TEST(g14_one_length_for_all),
+      GY_TEST(g15_lanes_past_the_chunk),
   };
   return gy_main(argc, argv, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -101,10 +101,6 @@ int gy_main(int argc, char **argv, const struct CMUnitTest *tests, size_t count)
     }
   }
   signal(SIGALRM, on_signal);
-#ifndef __SANITIZE_ADDRESS__
-  signal(SIGSEGV, on_signal);
-  signal(SIGBUS, on_signal);
-#endif
   return _cmocka_run_group_tests(argv[0], tests, count, NULL, NULL);
 }
 
@@ -166,6 +162,10 @@ gy_problem *gy_new(void) {
   if (p == NULL) {
     gy_fail("no memory for a problem");
   }
+#ifndef __SANITIZE_ADDRESS__ /* cmocka's own handlers, set when a test begins, do not say which case it was */
+  signal(SIGSEGV, on_signal);
+  signal(SIGBUS, on_signal);
+#endif
   p->desc = tsr_attention_desc_init();
   p->desc.memory = TSR_MEMORY_HOST;
   p->args = tsr_run_args_init();
