@@ -14,7 +14,7 @@
 #include "backends/cpu/kernels/generic/shape.h"
 /* The stages that the forward pass has in common with this one work on tiles of more keys here. */
 #undef TILE_K
-#define TILE_K 192
+#define TILE_K 384
 #include "backends/cpu/kernels/generic/vec.h"
 
 enum {
