@@ -182,17 +182,18 @@ tsr_status bench_measure(tool_engine *engine, const tool_options *options, const
 /* ---- Table and JSON -------------------------------------------------------------------------- */
 
 void bench_print_heading(const tool_term *term, int standard) {
-  printf("%s%-8s %4s %7s %-6s %10s %14s", term_style(term, STYLE_BOLD), "dtype", "D", "S", "mask", "time", "rate");
-  if (standard)
-    printf(" %11s %8s %13s %11s %8s", "standard", "ratio", "extra memory", "standard", "ratio");
+  printf("%s", term_style(term, STYLE_BOLD));
+  if (standard) /* within 80 columns */
+    printf("%-5s %4s %6s %-6s %8s %8s %6s %9s %9s %7s", "dtype", "D", "S", "mask", "time", "standard", "ratio",
+           "memory", "standard", "ratio");
   else
-    printf("  %s", "variant");
+    printf("%-7s %4s %7s %-6s %9s %14s  %s", "dtype", "D", "S", "mask", "time", "rate", "variant");
   printf("%s\n", term_style(term, STYLE_RESET));
 }
 
-/* "8.4 x", or "200 x" when large. */
+/* "8.40x", or "200x" when large. */
 static const char *format_ratio(term_number out, double ratio) {
-  snprintf(out, sizeof(term_number), ratio < 9.95 ? "%.2f x" : ratio < 99.5 ? "%.1f x" : "%.0f x", ratio);
+  snprintf(out, sizeof(term_number), ratio < 9.95 ? "%.2fx" : ratio < 99.5 ? "%.1fx" : "%.0fx", ratio);
   return out;
 }
 
@@ -205,28 +206,33 @@ static double standard_bytes(const bench_point *p) {
   return (double)(p->standard_peak_bytes >= 0 ? p->standard_peak_bytes : p->standard_scratch_bytes);
 }
 
-void bench_print_point(const tool_term *term, const bench_point *p, int standard) {
-  term_number a, b, c, d, e;
-  printf("%-8s %4lld %7lld %-6s %10s %14s", tsr_dtype_name(p->of.dtype), (long long)p->of.head_dim,
-         (long long)p->of.seqlen, p->of.causal ? "causal" : "full", format_seconds(a, p->time.median),
-         format_flops(b, p->flops / p->time.median));
-  if (!standard) {
-    printf("  %s%s, %d runs%s\n", term_style(term, STYLE_DIM), p->variant, p->time.repeats,
-           term_style(term, STYLE_RESET));
-  } else if (p->has_standard) {
+static void print_beside(const tool_term *term, const bench_point *p) {
+  term_number a, b, c, d;
+  printf("%-5s %4lld %6lld %-6s %8s", tsr_dtype_name(p->of.dtype), (long long)p->of.head_dim, (long long)p->of.seqlen,
+         p->of.causal ? "causal" : "full", format_seconds(a, p->time.median));
+  if (p->has_standard) {
     const double ratio = p->standard.median / p->time.median;
-    printf(" %11s %s%8s%s %13s %11s", format_seconds(a, p->standard.median),
+    printf(" %8s %s%6s%s %9s %9s", format_seconds(a, p->standard.median),
            term_style(term, ratio >= 1 ? STYLE_GREEN : STYLE_YELLOW), format_ratio(b, ratio),
            term_style(term, STYLE_RESET), format_bytes(c, extra_bytes(p)), format_bytes(d, standard_bytes(p)));
-    if (extra_bytes(p) > 0)
-      printf(" %s%8s%s", term_style(term, STYLE_GREEN), format_ratio(e, standard_bytes(p) / extra_bytes(p)),
-             term_style(term, STYLE_RESET));
-    printf("\n");
   } else {
-    printf(" %11s %8s %13s %11s  %stoo large to run here%s\n", "-", "-", format_bytes(a, extra_bytes(p)),
-           format_bytes(b, (double)p->standard_scratch_bytes), term_style(term, STYLE_DIM),
-           term_style(term, STYLE_RESET));
+    printf(" %8s %6s %9s %9s", "-", "-", format_bytes(a, extra_bytes(p)), format_bytes(b, standard_bytes(p)));
   }
+  if (extra_bytes(p) > 0)
+    printf(" %s%7s%s", term_style(term, STYLE_GREEN), format_ratio(a, standard_bytes(p) / extra_bytes(p)),
+           term_style(term, STYLE_RESET));
+  printf("%s\n", p->has_standard ? "" : "  not run: too large here");
+}
+
+void bench_print_point(const tool_term *term, const bench_point *p, int standard) {
+  term_number time, rate;
+  if (standard)
+    print_beside(term, p);
+  else
+    printf("%-7s %4lld %7lld %-6s %9s %14s  %s%s, %d runs%s\n", tsr_dtype_name(p->of.dtype), (long long)p->of.head_dim,
+           (long long)p->of.seqlen, p->of.causal ? "causal" : "full", format_seconds(time, p->time.median),
+           format_flops(rate, p->flops / p->time.median), term_style(term, STYLE_DIM), p->variant, p->time.repeats,
+           term_style(term, STYLE_RESET));
   fflush(stdout);
 }
 

@@ -46,7 +46,7 @@ static const char *find_pairwise(void) {
 
 static void print_result(const tool_options *o, const tsr_conformance_result *r, int code) {
   const tool_term *t = &o->term;
-  term_number cases, time;
+  term_number runs, time;
   printf("%s%-16s %9s %8s %8s  %s%s\n", term_style(t, STYLE_BOLD), "device", "passed", "failed", "refused",
          "largest error of what is allowed", term_style(t, STYLE_RESET));
   for (int32_t i = 0; i < r->num_devices; i++) {
@@ -63,13 +63,13 @@ static void print_result(const tool_options *o, const tsr_conformance_result *r,
   for (int32_t i = 0; i < r->num_failures; i++)
     printf("\n%sFAILED%s %s: %s\n  case: %s\n", term_style(t, STYLE_RED), term_style(t, STYLE_RESET),
            r->failures[i].where, r->failures[i].what, r->failures[i].line);
-  printf("\n%s%s%s: %s cases, %lld runs, %lld passed, %lld failed, %lld cases skipped, seed %llu, %s\n",
+  printf("\n%s%s%s: %s runs, %lld passed, %lld failed, %lld cases skipped, seed %llu, %s\n",
          term_style(t, code == TOOL_OK ? STYLE_GREEN : STYLE_RED),
          code == TOOL_OK ? "passed"
          : r->runs == 0  ? "nothing ran"
                          : "FAILED",
-         term_style(t, STYLE_RESET), format_count(cases, (double)r->cases), (long long)r->runs, (long long)r->passed,
-         (long long)r->failed, (long long)r->skipped, (unsigned long long)r->seed, format_seconds(time, r->seconds));
+         term_style(t, STYLE_RESET), format_count(runs, (double)r->runs), (long long)r->passed, (long long)r->failed,
+         (long long)r->skipped, (unsigned long long)r->seed, format_seconds(time, r->seconds));
   if (o->output)
     printf("report %s\n", o->output);
 }

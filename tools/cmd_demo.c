@@ -60,7 +60,7 @@ static void print_end(const demo_state *demo, const char *svg, double seconds) {
   free(real);
   printf("  chart: %s\n\n", path);
   term_heading(t, "5  Try a mask of your own", NULL);
-  printf("  tessera mask 'j <= i && (i - j < 256 || j < 64)' --seqlen 2048 -o mask.svg\n");
+  printf("  %s mask 'j <= i && (i - j < 256 || j < 64)' --seqlen 2048 -o mask.svg\n", demo->options->program);
   printf("\n%s%s%s in %s\n", term_style(t, demo->passed ? STYLE_GREEN : STYLE_RED),
          demo->passed ? "All results agree with the oracle" : "SOME RESULTS ARE WRONG", term_style(t, STYLE_RESET),
          format_seconds(time, seconds));

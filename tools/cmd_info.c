@@ -5,9 +5,7 @@
 
 #include "report.h"
 #include "tessera/cpu.h"
-#ifdef TOOL_HAS_SUITE
 #include "tests/conformance/conformance.h"
-#endif
 
 static const char *const op_names[] = {"forward", "backward", "append", "merge"};
 enum { NUM_OPS = 4 };
@@ -112,7 +110,6 @@ static tsr_status show_backend(const tool_options *options, tsr_context *context
   return status;
 }
 
-#ifdef TOOL_HAS_SUITE
 /* The table is the suite's own: it forces and runs every yes. */
 static int print_support(const tool_options *options) {
   tsr_error err;
@@ -135,7 +132,6 @@ static int print_support(const tool_options *options) {
   fputs(text, stdout);
   return TOOL_OK;
 }
-#endif
 
 static int info(tool_options *options) {
   tool_engine engine;
@@ -147,10 +143,8 @@ static int info(tool_options *options) {
     fprintf(stderr, "tessera info: '%s' is no option\n", options->arguments[0]);
     return TOOL_USAGE;
   }
-#ifdef TOOL_HAS_SUITE
   if (options->support)
     return print_support(options);
-#endif
   tsr_status status = engine_open(&engine, options, "", NULL, &err);
   if (status != TSR_OK)
     return tool_fail(options, &err);

@@ -9,7 +9,7 @@
 
 #include "demo.h"
 
-enum { MAX_RECORDINGS = 16, MAX_TOKENS_BYTES = 1 << 20, TOP = 3 };
+enum { MAX_RECORDINGS = 16, MAX_TOKENS_BYTES = 1 << 20, TOP = 3, REPEATS = 9 };
 
 /* Rows worth a look in the recordings that come with the project. */
 typedef struct gaze {
@@ -97,7 +97,13 @@ static tsr_status read_tokens(recording *r, tsr_error *err) {
   return TSR_OK;
 }
 
+static int compare_doubles(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return x < y ? -1 : x > y;
+}
+
 static tsr_status load_and_check(demo_state *demo, recording *r, tsr_error *err) {
+  double seconds[REPEATS];
   r->options = demo_options(demo);
   r->options.input = r->path;
   r->options.use_metadata = 1;
@@ -108,10 +114,14 @@ static tsr_status load_and_check(demo_state *demo, recording *r, tsr_error *err)
     status = problem_build(&r->problem, &r->options, NULL, 0, err);
   if (status == TSR_OK)
     status = read_tokens(r, err);
-  if (status == TSR_OK) /* once to warm up: the second run is timed */
+  for (int i = 0; i < REPEATS && status == TSR_OK; i++) {
     status = engine_run(demo->engine, &r->problem.forward, &r->problem.forward_args, NULL, &r->report, err);
-  if (status == TSR_OK)
-    status = engine_run(demo->engine, &r->problem.forward, &r->problem.forward_args, NULL, &r->report, err);
+    seconds[i] = r->report.seconds;
+  }
+  if (status == TSR_OK) {
+    qsort(seconds, REPEATS, sizeof(seconds[0]), compare_doubles);
+    r->report.seconds = seconds[REPEATS / 2];
+  }
   r->verified.passed = 1;
   if (status == TSR_OK)
     status = verify_problem(demo->engine, &r->problem, 0, verify_threads(demo->options), &r->verified, err);
@@ -176,6 +186,11 @@ static int64_t width_of(const char *token) {
   return width;
 }
 
+/* A token without the blank that joins it to the word before. */
+static const char *word_of(const char *token) {
+  return *token == ' ' && token[1] ? token + 1 : *token == '\n' ? "\\n" : token;
+}
+
 /* A background that grows stronger with the weight; black letters on it. */
 static const char *heat(double weight) {
   static const struct {
@@ -238,22 +253,23 @@ static void show_gaze(const recording *r, const gaze *g, json_writer *w, int pri
   json_put_string(w, "word", token_at(r, g->row));
   json_open(w, "looks_at", '[');
   if (print) {
-    printf("  head %lld at %s\"%s\"%s (token %lld)  %s%s%s\n", (long long)g->head, term_style(t, STYLE_BOLD),
-           token_at(r, g->row), term_style(t, STYLE_RESET), (long long)g->row, term_style(t, STYLE_DIM), g->remark,
-           term_style(t, STYLE_RESET));
-    printf("    looks at");
+    printf("  head %lld at %s\"%s\"%s (token %lld)  %s%s%s\n    looks at", (long long)g->head,
+           term_style(t, STYLE_BOLD), word_of(token_at(r, g->row)), term_style(t, STYLE_RESET), (long long)g->row,
+           term_style(t, STYLE_DIM), g->remark, term_style(t, STYLE_RESET));
   }
   for (int n = 0; n < TOP && top[n] >= 0; n++) {
-    const char *before = top[n] > 0 ? token_at(r, top[n] - 1) : "";
     json_open(w, NULL, '{');
     json_put_int(w, "position", top[n]);
     json_put_string(w, "word", token_at(r, top[n]));
     json_put_double(w, "share", weight[top[n]]);
     json_close(w, '}');
-    if (print && (n == 0 || weight[top[n]] >= 0.05))
-      printf("%s %s\"%s\"%s (after \"%s\") %s%.0f %%%s", n ? "," : "", term_style(t, STYLE_BOLD), token_at(r, top[n]),
-             term_style(t, STYLE_RESET), *before == '\n' ? "" : before, term_style(t, STYLE_YELLOW),
-             100 * weight[top[n]], term_style(t, STYLE_RESET));
+    if (print && (n == 0 || weight[top[n]] >= 0.05)) {
+      printf("%s %s\"%s\"%s %s%.0f %%%s", n ? "," : "", term_style(t, STYLE_BOLD), word_of(token_at(r, top[n])),
+             term_style(t, STYLE_RESET), term_style(t, STYLE_YELLOW), 100 * weight[top[n]], term_style(t, STYLE_RESET));
+      if (top[n] > 0)
+        printf(" %s(after \"%s\")%s", term_style(t, STYLE_DIM), word_of(token_at(r, top[n] - 1)),
+               term_style(t, STYLE_RESET));
+    }
   }
   json_close(w, ']');
   json_close(w, '}');

@@ -6,12 +6,8 @@
 #include "json.h"
 #include "options.h"
 
-static const tool_command *const commands[] = {&command_demo, &command_run,   &command_explain,
-                                               &command_mask, &command_bench, &command_info,
-#ifdef TOOL_HAS_SUITE
-                                               &command_check
-#endif
-};
+static const tool_command *const commands[] = {&command_demo,  &command_run,   &command_explain, &command_mask,
+                                               &command_check, &command_bench, &command_info};
 enum { NUM_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
 int tool_fail(const tool_options *options, const tsr_error *err) {
@@ -76,6 +72,7 @@ int main(int argc, char **argv) {
   int code = options_parse(&options, command, argc - 1, argv + 1);
   if (code != TOOL_OK)
     return code;
+  options.program = argv[0];
   if (options.help) {
     options_help(command);
     return TOOL_OK;

@@ -44,6 +44,7 @@ typedef struct option_float {
 /* Texts point into argv. A text that was not given is NULL, a flag that was not is 0. */
 typedef struct tool_options {
   const tool_command *command;
+  const char *program; /* argv[0] of the process */
   tool_term term;
   int32_t num_arguments; /* what is no option */
   char **arguments;

@@ -23,10 +23,10 @@ static double double_at(const json_document *doc, const char *path) {
 /* ---- Help and usage -------------------------------------------------------------------------- */
 
 static void test_help(void **state) {
-  static const char *const commands[] = {"demo", "run", "explain", "mask", "bench", "info"};
+  static const char *const commands[] = {"demo", "run", "explain", "mask", "check", "bench", "info"};
   (void)state;
   tool_result r = expect_code(0, "--help");
-  for (int i = 0; i < 6; i++) {
+  for (int i = 0; i < 7; i++) {
     assert_non_null(strstr(r.out, commands[i]));
     tool_result one = expect_code(0, "%s --help", commands[i]);
     assert_non_null(strstr(one.out, "Usage: tessera "));
@@ -56,6 +56,7 @@ static void test_usage(void **state) {
                                       "explain surplus",
                                       "info surplus",
                                       "bench surplus",
+                                      "check surplus",
                                       "demo surplus",
                                       "mask 'j<i' 'i<j'",
                                       "mask 'j<i' --mask-expr 'j<i'",
@@ -124,29 +125,36 @@ static void test_info(void **state) {
   json_free(&doc);
   free_result(&r);
   r = expect_code(0, "info --support");
-  assert_non_null(strstr(r.out, "| causal, bottom-right | yes | yes |"));
+  assert_non_null(strstr(r.out, "| feature | cpu forward |"));
+  tool_result as_json = expect_code(0, "info --support --json");
+  doc = parse_output(&as_json);
+  assert_string_equal(at_path(&doc, "support")->text, r.out);
+  json_free(&doc);
+  free_result(&as_json);
   free_result(&r);
 }
 
-/* Every answer of the support table is a yes, or a no with a reason. */
-static void test_support(void **state) {
+/* ---- check ----------------------------------------------------------------------------------- */
+
+/* One case of the suite on every device; the suite itself is tested elsewhere. */
+static void test_check(void **state) {
   (void)state;
-  tool_result r = expect_code(0, "info --support --json");
+  tool_result r = expect_code(0, "check --case 'causal f32' --suite-seed 7 --json --report c.json");
   json_document doc = parse_output(&r);
-  int features = 0;
-  for (const json_value *f = at_path(&doc, "support")->first; f; f = f->next, features++) {
-    const json_value *lists[2] = {json_get(f, "forward"), json_get(f, "backward")};
-    assert_true(lists[0]->count >= 1);
-    for (int i = 0; i < 2; i++) {
-      for (const json_value *v = lists[i]->first; v; v = v->next) {
-        const int yes = json_get(v, "accepted")->kind == JSON_TRUE;
-        assert_int_equal(json_get(v, "reason")->text[0] == '\0', yes);
-      }
-    }
-  }
-  assert_true(features >= 40);
+  assert_int_equal(int_at(&doc, "seed"), 7);
+  assert_int_equal(int_at(&doc, "failed"), 0);
+  assert_true(int_at(&doc, "passed") >= 1);
+  assert_true(at_path(&doc, "devices")->count >= 2);
+  char *saved = read_file("c.json", NULL);
+  assert_string_equal(saved, r.out);
+  free(saved);
   json_free(&doc);
   free_result(&r);
+  r = expect_code(0, "check --case 'causal f32' --device cpu");
+  assert_non_null(strstr(r.out, "cpu:0"));
+  free_result(&r);
+  expect_exit(3, "check --case 'causal nonsense'");
+  expect_exit(1, "check --case 'causal f32' --variant nonsense"); /* nothing ran, so nothing passed */
 }
 
 /* ---- explain --------------------------------------------------------------------------------- */
@@ -328,7 +336,7 @@ static int teardown(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_help),           cmocka_unit_test(test_usage), cmocka_unit_test(test_exit_codes),
-      cmocka_unit_test(test_errors_as_json), cmocka_unit_test(test_info),  cmocka_unit_test(test_support),
+      cmocka_unit_test(test_errors_as_json), cmocka_unit_test(test_info),  cmocka_unit_test(test_check),
       cmocka_unit_test(test_explain),        cmocka_unit_test(test_mask),  cmocka_unit_test(test_mask_counts),
       cmocka_unit_test(test_bench),          cmocka_unit_test(test_demo),  cmocka_unit_test(test_color)};
   return cmocka_run_group_tests(tests, setup, teardown);
