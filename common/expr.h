@@ -8,8 +8,8 @@
 #define TSR_COMMON_EXPR_H
 
 #include "common/alloc.h"
-#include "tessera/base.h"
 #include "tessera/expression.h"
+#include "tessera/plan.h" /* TSR_TILE_* */
 
 /* ---- The tree -------------------------------------------------------------------------------- */
 
@@ -187,20 +187,11 @@ void tsr__expr_eval_mask(const tsr_expr *expr, const tsr_expr_env *env, const ts
 
 /* ---- Classification of a tile ---------------------------------------------------------------- */
 
-#ifndef TSR_TILE_CLASS
-#define TSR_TILE_CLASS
-enum {
-  TSR_TILE_SKIP = 0,    /* no pair is allowed */
-  TSR_TILE_PARTIAL = 1, /* unknown, or some are */
-  TSR_TILE_FULL = 2     /* every pair is allowed */
-};
-#endif
-
 typedef struct tsr_expr_range {
   int64_t lo, hi; /* inclusive, lo <= hi */
 } tsr_expr_range;
 
-/* Class of the box of all points whose variables lie in range[TSR_EXPR_VAR_COUNT]; variables that the
+/* Class, TSR_TILE_*, of the box of all points whose variables lie in range[TSR_EXPR_VAR_COUNT]; variables that the
  * expression does not use need not be set. SKIP and FULL are proofs, by interval arithmetic: they hold for
  * every point of the box, whatever the aux tensors hold, and on every back end whose f32 + - * and
  * conversions are IEEE (no contraction), whose division is within 4 ulp and whose functions are within 32

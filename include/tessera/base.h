@@ -4,7 +4,10 @@
  * Growth rule of the whole API: a struct that a caller fills starts with `size`, which the caller sets
  * to sizeof the struct (the initialisers do); it grows only at its end. A library that is older than
  * the caller accepts a larger size if the tail it does not know is all zero. Structs nested in others
- * (tsr_layout, tsr_buffer) and pure outputs without a size (tsr_error) are frozen. */
+ * (tsr_layout, tsr_buffer) and pure outputs without a size (tsr_error, tsr_verdict) are frozen.
+ *
+ * Thread-safety: every function of these headers may be called from any thread at any time, unless its comment says
+ * otherwise; the objects and memory it is given must live until it returns. */
 #ifndef TESSERA_BASE_H
 #define TESSERA_BASE_H
 

@@ -24,9 +24,9 @@ enum {
  * where lengths are host memory, dropped on devices. Nothing is written when the call fails. */
 typedef struct tsr_append_desc {
   size_t size;
-  int32_t memory; /* TSR_MEMORY_* */
-  uint32_t flags; /* TSR_APPEND_* */
-  const char *variant;
+  int32_t memory;      /* TSR_MEMORY_* */
+  uint32_t flags;      /* TSR_APPEND_* */
+  const char *variant; /* as in tsr_attention_desc */
 
   int64_t batch;          /* 0: k_new.shape[0], packed: cu_seqlens_new.shape[0] - 1 */
   int64_t max_seqlen_new; /* 0: k_new.shape[1]; something else only when packed */
@@ -41,8 +41,8 @@ typedef struct tsr_append_desc {
   tsr_layout k_scale, v_scale; /* f32, f16, bf16, [B,Smax,Hkv,G] / [pages,page_size,Hkv,G]; axes may be 1 with
                                   static scales only. Required for i8 and u4; f8 without scales stores k itself */
 
-  int32_t rotary_dim; /* R, even, <= D; 0 = D when cos is present; must be 0 otherwise */
-  int32_t reserved;
+  int32_t rotary_dim;   /* R, even, <= D; 0 = D when cos is present; must be 0 otherwise */
+  int32_t reserved;     /* 0 */
   tsr_layout cos, sin;  /* f32 [max_pos, R/2,1,1]; both or none */
   tsr_layout positions; /* i32 [B,S,1,1], packed [1,T,1,1]; absent: kv_len_b + t. A position outside [0, max_pos) is
                            TSR_INVALID where it is host memory, and leaves that row unrotated on devices */
@@ -50,10 +50,11 @@ typedef struct tsr_append_desc {
                            rule  into q_out (same dtype; may be the same memory and layout) */
 } tsr_append_desc;
 
+/* A buffer is needed iff its layout is in the description. Workspace, queue and events: as in tsr_run_args. */
 typedef struct tsr_append_args {
   size_t size;
-  int64_t batch;     /* 0: the plan's */
-  int64_t total_new; /* packed tokens; 0: the plan's */
+  int64_t batch;     /* 0: the plan's; else at most that */
+  int64_t total_new; /* packed tokens in use; 0: the plan's; else at most that */
   tsr_buffer k_new, v_new, cu_seqlens_new, k_cache, v_cache, seqlens_k, block_table, k_scale, v_scale;
   tsr_buffer cos, sin, positions, q, q_out;
   tsr_buffer workspace;
@@ -87,9 +88,9 @@ enum { TSR_MAX_PARTIALS = 4096 };
  * never read. One non-empty partial is returned bitwise (same dtype); only empty ones: the empty row. */
 typedef struct tsr_merge_desc {
   size_t size;
-  int32_t memory;
-  int32_t reserved;
-  const char *variant;
+  int32_t memory;         /* TSR_MEMORY_* */
+  int32_t reserved;       /* 0 */
+  const char *variant;    /* as in tsr_attention_desc */
   int64_t num_partials;   /* 1..TSR_MAX_PARTIALS */
   tsr_layout partial_o;   /* o's dtype or f32 [B,S,Hq,Dv]; one layout for all */
   tsr_layout partial_lse; /* f32 [B,Hq,S,1] */
@@ -98,6 +99,7 @@ typedef struct tsr_merge_desc {
   tsr_layout sink;        /* f32 [Hq,1,1,1], optional */
 } tsr_merge_desc;
 
+/* A buffer is needed iff its layout is in the description. Workspace, queue and events: as in tsr_run_args. */
 typedef struct tsr_merge_args {
   size_t size;
   const tsr_buffer *partial_o;   /* num_partials */

@@ -75,6 +75,7 @@ static inline tsr_context_params tsr_context_params_init(void) {
  * TSR_OUT_OF_MEMORY. A back end whose driver is missing is no error: see tsr_backend_info.
  * Thread-safety: any thread; the context may then be used from all threads at once. */
 TSR_API tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **context, tsr_error *err);
+/* Gives up the caller's reference; devices and plans keep the context alive. NULL is accepted. */
 TSR_API void tsr_context_destroy(tsr_context *context);
 
 /* ---- Back ends and devices ------------------------------------------------------------------- */
@@ -88,7 +89,7 @@ typedef struct tsr_backend_info {
   int32_t reserved;
 } tsr_backend_info;
 
-/* Number of back ends in this build. */
+/* Number of back ends in this build, loaded modules included; 0 for NULL. */
 TSR_API int32_t tsr_backend_count(const tsr_context *context);
 /* Fills *info (its size set by the caller) for back end `index`. Errors: TSR_INVALID. */
 TSR_API tsr_status tsr_backend_get(const tsr_context *context, int32_t index, tsr_backend_info *info, tsr_error *err);
@@ -103,6 +104,7 @@ TSR_API tsr_status tsr_backend_load(tsr_context *context, const char *path, tsr_
  * device of the first usable back end that computes ("null" never). Errors: TSR_INVALID (name), TSR_BACKEND_MISSING
  * (with the reason), TSR_OUT_OF_MEMORY. */
 TSR_API tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **device, tsr_error *err);
+/* Gives up the caller's reference; plans keep the device alive. NULL is accepted. */
 TSR_API void tsr_device_close(tsr_device *device);
 
 /* What a device is. Strings live as long as the device. */
@@ -116,6 +118,7 @@ typedef struct tsr_device_info {
   int32_t computes;    /* 0: only records launches (null); its outputs stay untouched */
   int64_t local_bytes; /* local (shared) memory of a work group; CPU: L2 bytes assumed per thread */
 } tsr_device_info;
+/* Fills *info (its size set by the caller). Errors: TSR_INVALID. */
 TSR_API tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_error *err);
 
 #ifdef __cplusplus

@@ -26,7 +26,8 @@ TSR_API tsr_status tsr_plan_merge(tsr_device *device, const tsr_merge_desc *desc
 /* Gives up the caller's reference; enqueued work and captured graphs stay valid. NULL is accepted. */
 TSR_API void tsr_plan_destroy(tsr_plan *plan);
 
-/* Bytes and alignment of the workspace that a run needs; 0 bytes: none. */
+/* Bytes and alignment (a power of two; align_bytes NULL: not wanted) of the workspace that a run needs; 0 bytes: none.
+ * Errors: TSR_INVALID. */
 TSR_API tsr_status tsr_plan_workspace(const tsr_plan *plan, int64_t *bytes, int64_t *align_bytes, tsr_error *err);
 /* An upper bound that never falls when batch, seqlens or totals of the description grow: allocate once for the maxima,
  * plan smaller problems later. Errors: as tsr_plan_attention. */
@@ -40,7 +41,9 @@ TSR_API tsr_status tsr_run_attention(const tsr_plan *plan, const tsr_run_args *a
 TSR_API tsr_status tsr_run_append(const tsr_plan *plan, const tsr_append_args *args, tsr_error *err);
 TSR_API tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *args, tsr_error *err);
 
-/* Plans on the context's preferred device, allocates the workspace, runs, waits: the simple case. */
+/* Plans on the context's preferred device, allocates the workspace with the context's hooks, runs, waits: the simple
+ * case. args.workspace must be 0. Errors: as tsr_device_open, tsr_plan_attention and tsr_run_attention;
+ * TSR_UNSUPPORTED also where the device does not compute on host memory. */
 TSR_API tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *desc, const tsr_run_args *args,
                                       tsr_error *err);
 
@@ -60,8 +63,10 @@ typedef struct tsr_verdict {
 TSR_API tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *desc, tsr_verdict *verdicts,
                                           int32_t *count, tsr_error *err);
 
-/* Name of variant `index` of a device for an operation, NULL past the end. Lives as long as the device. */
 enum { TSR_OP_FORWARD = 0, TSR_OP_BACKWARD = 1, TSR_OP_APPEND = 2, TSR_OP_MERGE = 3 };
+
+/* Name of variant `index` of a device for an operation (TSR_OP_*), best first; NULL past the end and for an unknown
+ * operation. Lives as long as the device. */
 TSR_API const char *tsr_device_variant(const tsr_device *device, int32_t op, int32_t index);
 
 /* A plan in numbers. Counts of tiles, FLOPs and bytes are for the plan's maxima and for the masks known from the
@@ -82,22 +87,23 @@ typedef struct tsr_plan_info {
                                        on a Napkin (no cache reuse across tiles is assumed beyond the model's) */
   double bytes_minimum;             /* every input read once, every output written once */
 } tsr_plan_info;
+/* Fills *info (its size set by the caller; counts and costs are 0 for append and merge). Errors: TSR_INVALID. */
 TSR_API tsr_status tsr_plan_get(const tsr_plan *plan, tsr_plan_info *info, tsr_error *err);
 
 /* Name of launch `index` of a plan ("forward", "merge", ...), NULL past the end. Lives as long as the plan. */
 TSR_API const char *tsr_plan_launch(const tsr_plan *plan, int32_t index);
 
-/* Tile classes of a plan for sequence b and query head h: writes one byte per tile, rows of query tiles, and the
- * extents to *rows and *cols (classes NULL: extents only). args gives the mask tensors and lengths (host memory);
- * capacity in bytes of classes. Errors: TSR_INVALID (b, h, capacity), TSR_UNSUPPORTED (device memory). */
-#ifndef TSR_TILE_CLASS
-#define TSR_TILE_CLASS
+/* Classes of a tile of query rows x keys. */
 enum {
   TSR_TILE_SKIP = 0,    /* no pair is allowed */
   TSR_TILE_PARTIAL = 1, /* unknown, or some are */
-  TSR_TILE_FULL = 2     /* every pair is allowed */
+  TSR_TILE_FULL = 2     /* every pair is allowed (but for those that a bias of -inf masks) */
 };
-#endif
+
+/* Tile classes of a plan for sequence b and query head h: writes one byte per tile, rows of query tiles, and the
+ * extents to *rows and *cols (classes NULL: extents only). args is a run's, of which mask tensors and lengths are read
+ * (host memory; no workspace is needed); capacity in bytes of classes. Errors: TSR_INVALID (args, b, h, capacity; the
+ * plan is of another operation), TSR_UNSUPPORTED (device memory). */
 TSR_API tsr_status tsr_plan_tiles(const tsr_plan *plan, const tsr_run_args *args, int64_t b, int64_t h,
                                   uint8_t *classes, int64_t capacity, int64_t *rows, int64_t *cols, tsr_error *err);
 

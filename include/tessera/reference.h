@@ -24,8 +24,8 @@ enum {
  * Rows outside the used lengths are left as they are. NULL: not wanted; no output needs a layout in the description. */
 typedef struct tsr_reference_out {
   size_t size;
-  int32_t mode; /* TSR_REFERENCE_* */
-  int32_t reserved;
+  int32_t mode;        /* TSR_REFERENCE_* */
+  int32_t reserved;    /* 0 */
   const int64_t *rows; /* forward: evaluate only these query rows (local i), NULL: all */
   int64_t num_rows;
   double *o;     /* q.shape with Dv */
@@ -50,11 +50,13 @@ static inline tsr_reference_out tsr_reference_out_init(void) {
 TSR_API tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_desc *desc,
                                            const tsr_run_args *args, const tsr_reference_out *out, tsr_error *err);
 
-/* merge: o [B,S,Hq,Dv], lse [B,Hq,S], float64. */
+/* merge: o [B,S,Hq,Dv], lse [B,Hq,S] (NULL: not wanted), float64, contiguous. args as of a run; nothing is written to
+ * its buffers. Errors: as tsr_plan_merge and tsr_run_merge. */
 TSR_API tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_merge_args *args, double *o, double *lse,
                                        tsr_error *err);
 
-/* append, onto args' own buffers: the exact bytes that the rules of cache.h give. */
+/* append, onto args' own buffers: the exact bytes that the rules of cache.h give. Errors: as tsr_plan_append and
+ * tsr_run_append. */
 TSR_API tsr_status tsr_reference_append(const tsr_append_desc *desc, const tsr_append_args *args, tsr_error *err);
 
 /* One element of a layout's memory as float64 (f32, f16, bf16, fp8, i8, u4, u8, i32, i64), at a linear element index;
