@@ -51,11 +51,6 @@ typedef struct tsr_t1 {
 #define TSR_A_RNG_STATE 0x2000000u
 #define TSR_A_QUANT 0x4000000u
 
-/* Any of these makes a tile's class depend on more than lengths. */
-#define TSR_A_ANY_MASK                                                                                             \
-  (TSR_A_CAUSAL | TSR_A_WINDOW | TSR_A_CHUNK | TSR_A_MASK_U8 | TSR_A_MASK_BIT | TSR_A_SEGMENTS | TSR_A_FLASHMASK | \
-   TSR_A_BLOCKS | TSR_A_MASK_EXPR)
-
 typedef struct tsr_attn_args {
   tsr_t4 q, k, v, o;
   tsr_t3 lse; /* b, h, s */

@@ -3,7 +3,8 @@
 #ifndef TSR_DEVICE_NUMERIC_H
 #define TSR_DEVICE_NUMERIC_H
 
-/* Largest |bits| pattern of a finite value, etc. are spelled out below; "ne" is round to nearest even. */
+/* To fewer bits: nearest, ties to even; a NaN stays one. What is too large becomes infinity in f16 and bf16, and the
+ * largest finite value in fp8. */
 
 TSR_FN float tsr_f16_to_f32(tsr_u32 h) {
   const tsr_u32 sign = (h & 0x8000u) << 16;
