@@ -16,7 +16,11 @@
 #define TSR__BACKEND_ABI TSR_VERSION_MAJOR * 10000 + TSR_VERSION_MINOR * 100 + TSR_VERSION_PATCH
 #define TSR__MODULE_ENTRY "tsr__module_backend" /* const tsr__backend *tsr__module_backend(void) */
 
-enum { TSR__MAX_LAUNCHES = 8 };
+enum {
+  TSR__MAX_LAUNCHES = 8,
+  TSR__WORKSPACE_ALIGN = 64,
+  TSR__PARTIAL_WORDS = 4 /* f32 a row of partial results may take besides its O; tsr_workspace_bound counts on it */
+};
 
 /* What the context gives back ends. */
 typedef struct tsr__host {
@@ -47,18 +51,26 @@ typedef struct tsr__launch {
   const void *kernel;  /* the back end's own: a table entry, an image key */
 } tsr__launch;
 
-/* What a variant decides when it builds a plan. */
+/* What a variant decides when it builds a plan. It comes with the schedule, the row's tiles and the values below that
+ * say so, all else 0. */
 typedef struct tsr__plan_build {
   tsr__schedule schedule; /* attention only */
   tsr__launch launches[TSR__MAX_LAUNCHES];
   int32_t num_launches;
   int32_t tile_q, tile_k;
-  int64_t workspace_bytes, workspace_align; /* align 0: 64 */
-  int64_t partial_o, partial_lse;           /* byte offsets in the workspace; -1: none */
-  int64_t scratch;                          /* byte offset of the per-thread scratch; -1: none */
-  int64_t own[8];                           /* the variant's own offsets and sizes */
-  double bytes_read, bytes_written;         /* filled by the core's cost model when left 0 */
+  int64_t workspace_bytes;
+  int64_t workspace_align;        /* TSR__WORKSPACE_ALIGN unless the variant wants more */
+  int64_t partial_o, partial_lse; /* byte offsets in the workspace; -1: none */
+  int64_t scratch;                /* byte offset of the per-thread scratch; -1: none */
+  int64_t own[8];                 /* the variant's own offsets and sizes */
 } tsr__plan_build;
+
+/* Appends a launch; at most TSR__MAX_LAUNCHES. */
+static inline void tsr__add_launch(tsr__plan_build *build, const char *name, int64_t items, int64_t local_bytes,
+                                   const void *kernel) {
+  const tsr__launch launch = {name, items, local_bytes, kernel};
+  build->launches[build->num_launches++] = launch;
+}
 
 struct tsr__device;
 

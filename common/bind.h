@@ -14,6 +14,11 @@ typedef struct tsr__bound {
   tsr_run_stats *stats; /* the caller's, or NULL */
 } tsr__bound;
 
+/* Host memory: a buffer's address with its offset, NULL for NULL. */
+static inline void *tsr__buffer_address(const tsr_buffer *b) {
+  return b->ptr == NULL ? NULL : (unsigned char *)b->ptr + b->offset_bytes;
+}
+
 /* Fills strides and features of `args` that follow from the problem alone; lengths and scalars are for the maxima,
  * scale is 1/sqrt(D). Used for tile counts at plan time, and as the first half of tsr__bind. */
 void tsr__bind_layout(const tsr__problem *p, tsr_attn_args *args);

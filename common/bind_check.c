@@ -6,10 +6,6 @@
 
 /* ---- One buffer ------------------------------------------------------------------------------ */
 
-static int is_empty(const tsr_layout *l) {
-  return l->shape[0] == 0 || l->shape[1] == 0 || l->shape[2] == 0 || l->shape[3] == 0;
-}
-
 tsr_status tsr__check_buffer(const tsr_buffer *b, const char *name, const tsr_layout *layout, int host,
                              tsr_error *err) {
   if (b->offset_bytes < 0) {
@@ -17,7 +13,7 @@ tsr_status tsr__check_buffer(const tsr_buffer *b, const char *name, const tsr_la
     return tsr__invalid(err, f.name, "is %lld, must be at least 0", (long long)b->offset_bytes);
   }
   if (b->ptr == NULL) {
-    return b->offset_bytes == 0 && is_empty(layout)
+    return b->offset_bytes == 0 && tsr__layout_is_empty(layout)
                ? TSR_OK
                : tsr__invalid(err, name, "is NULL, must be given: the plan's description has it");
   }

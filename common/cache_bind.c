@@ -126,7 +126,7 @@ static tsr_status append_sizes(const tsr__append_problem *p, tsr_append_args *a,
 }
 
 tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host,
-                            int64_t workspace_bytes, tsr_append_args *out, tsr_error *err) {
+                            int64_t workspace_bytes, int64_t workspace_align, tsr_append_args *out, tsr_error *err) {
   const tsr_layout *cu = &p->desc.cu_seqlens_new;
   tsr_status st = tsr__struct_import(out, sizeof(*out), sizeof(*out), args, "tsr_append_args", err);
   if (st == TSR_OK) {
@@ -146,7 +146,7 @@ tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args 
     st = append_sequence(p, out, b, err);
   }
   if (st == TSR_OK) {
-    st = tsr__check_workspace(&out->workspace, out->workspace_bytes, host, workspace_bytes, TSR__WORKSPACE_ALIGN, err);
+    st = tsr__check_workspace(&out->workspace, out->workspace_bytes, host, workspace_bytes, workspace_align, err);
   }
   return st == TSR_OK ? tsr__ok(err) : st;
 }
@@ -169,7 +169,7 @@ static tsr_status merge_partials(const tsr_buffer *list, const char *name, const
 }
 
 tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int64_t workspace_bytes,
-                           tsr_merge_args *out, tsr_error *err) {
+                           int64_t workspace_align, tsr_merge_args *out, tsr_error *err) {
   const tsr_merge_desc *d = &p->desc;
   tsr_status st = tsr__struct_import(out, sizeof(*out), sizeof(*out), args, "tsr_merge_args", err);
   if (st == TSR_OK) {
@@ -193,7 +193,7 @@ tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *ar
                                          : tsr__check_no_buffer(&out->sink, "sink", err);
   }
   if (st == TSR_OK) {
-    st = tsr__check_workspace(&out->workspace, out->workspace_bytes, host, workspace_bytes, TSR__WORKSPACE_ALIGN, err);
+    st = tsr__check_workspace(&out->workspace, out->workspace_bytes, host, workspace_bytes, workspace_align, err);
   }
   return st == TSR_OK ? tsr__ok(err) : st;
 }

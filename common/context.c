@@ -151,16 +151,6 @@ int32_t tsr_backend_count(const tsr_context *context) {
   return context == NULL ? 0 : context->num_backends;
 }
 
-tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err) {
-  if (to_size < sizeof(size_t)) {
-    return tsr__fail(err, TSR_INVALID, "info.size", "info.size is %zu, set it to sizeof the struct", to_size);
-  }
-  memset((char *)to + sizeof(size_t), 0, to_size - sizeof(size_t));
-  memcpy((char *)to + sizeof(size_t), (const char *)from + sizeof(size_t),
-         (to_size < from_size ? to_size : from_size) - sizeof(size_t));
-  return tsr__ok(err);
-}
-
 tsr_status tsr_backend_get(const tsr_context *context, int32_t index, tsr_backend_info *info, tsr_error *err) {
   tsr_backend_info out = {0};
   if (context == NULL || info == NULL) {
@@ -332,16 +322,4 @@ tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_e
   out.computes = device->dev.computes;
   out.local_bytes = device->dev.local_bytes;
   return tsr__struct_export(info, info->size, &out, sizeof(out), err);
-}
-
-const char *tsr_device_variant(const tsr_device *device, int32_t op, int32_t index) {
-  if (device == NULL || op < 0 || op > TSR_OP_MERGE || index < 0) {
-    return NULL;
-  }
-  for (int32_t i = 0; i < device->dev.num_variants; i++) {
-    if ((device->dev.variants[i]->op_mask >> op & 1) && index-- == 0) {
-      return device->dev.variants[i]->name;
-    }
-  }
-  return NULL;
 }

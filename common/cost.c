@@ -9,8 +9,8 @@ static double bytes_of(const tsr_layout *l) {
          tsr_dtype_bits(l->dtype) / 8.0;
 }
 
-/* Bytes of one key of one kv head: K, V (unless it is part of K) and nothing of scales, which are below 2 % at groups
- * of 32. */
+/* Bytes of one key of one kv head: K and V (unless it is part of K). Scales are counted once, with the small tensors.
+ */
 static double key_bytes(const tsr__problem *p) {
   const double k = p->head_dim * tsr_dtype_bits(p->desc.k.dtype) / 8.0;
   const double v = p->head_dim_v * tsr_dtype_bits(p->desc.v.dtype) / 8.0;
@@ -39,20 +39,15 @@ void tsr__cost(const tsr__problem *p, const tsr__plan_build *build, tsr_plan_inf
   }
   info->bytes_minimum =
       small + out + bytes_of(&p->desc.k) + ((p->desc.flags & TSR_V_IN_K) ? 0.0 : bytes_of(&p->desc.v));
-  info->bytes_read = build->bytes_read;
-  info->bytes_written = build->bytes_written;
-  if (info->bytes_read == 0.0) {
-    /* Forward: Q and the small tensors once, K and V per visited tile, shared by packed heads. Backward visits tiles
-     * twice (dK/dV with keys outer read Q and dO per tile). */
-    const double per_tile = build->tile_k * key_bytes(p) / (build->schedule.pack > 0 ? build->schedule.pack : 1);
-    info->bytes_read = small + (double)info->tiles_visited * per_tile;
-    if (backward) {
-      info->bytes_read += (double)info->tiles_visited * build->tile_q * 2.0 * row_bytes(p);
-    }
-    info->bytes_written = out;
-    if (build->schedule.num_splits > 1) { /* partial results go out and come back */
-      info->bytes_written += build->schedule.num_splits * rows * out_row;
-      info->bytes_read += build->schedule.num_splits * rows * out_row;
-    }
+  /* Forward: Q and the small tensors once, K and V per visited tile, shared by packed heads. Backward visits tiles
+   * twice (dK/dV with keys outer read Q and dO per tile). */
+  info->bytes_read = small + (double)info->tiles_visited * build->tile_k * key_bytes(p) / build->schedule.pack;
+  info->bytes_written = out;
+  if (backward) {
+    info->bytes_read += (double)info->tiles_visited * build->tile_q * 2.0 * row_bytes(p);
+  }
+  if (build->schedule.num_splits > 1) { /* partial results go out and come back */
+    info->bytes_written += build->schedule.num_splits * rows * out_row;
+    info->bytes_read += build->schedule.num_splits * rows * out_row;
   }
 }

@@ -37,10 +37,6 @@ struct tsr_plan {
   tsr__plan_build build;
 };
 
-/* Copies `from` over a caller's sized output struct of to_size bytes, whose size field stays. Errors: TSR_INVALID
- * (to_size). */
-tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err);
-
 void tsr__context_ref(tsr_context *context);
 void tsr__device_ref(tsr_device *device);
 

@@ -39,6 +39,10 @@ void tsr__problem_free(tsr__problem *p);
 tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t min_size, const void *src, const char *what,
                               tsr_error *err);
 
+/* Copies `from` over a caller's sized output struct of to_size bytes, whose size field stays. Errors: TSR_INVALID
+ * (to_size). */
+tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err);
+
 /* Rules that any layout obeys: known dtype, extents >= 0, strides >= 0, byte span without overflow, alignment. Outputs
  * also: no stride 0 on an axis longer than 1, no element twice. */
 tsr_status tsr__layout_check(const tsr_layout *layout, const char *field, int is_output, tsr_error *err);

@@ -12,7 +12,7 @@ static int handles(const tsr__variant *v, int32_t op) {
 static int refused(const tsr_device *device, const tsr__variant *v, const tsr__op_problem *p, char *reason,
                    size_t bytes) {
   reason[0] = '\0';
-  return v->refuse(v, &device->dev, p, reason, bytes);
+  return v->refuse != NULL && v->refuse(v, &device->dev, p, reason, bytes);
 }
 
 static const char *forced_name(const tsr_device *device, const char *forced) {
@@ -40,6 +40,18 @@ tsr_status tsr__variant_select(const tsr_device *device, const tsr__op_problem *
                      name);
   }
   return tsr__fail(err, TSR_UNSUPPORTED, "", "%s: %s", device->dev.name, reason);
+}
+
+const char *tsr_device_variant(const tsr_device *device, int32_t op, int32_t index) {
+  if (device == NULL || op < 0 || op > TSR_OP_MERGE || index < 0) {
+    return NULL;
+  }
+  for (int32_t i = 0; i < device->dev.num_variants; i++) {
+    if (handles(device->dev.variants[i], op) && index-- == 0) {
+      return device->dev.variants[i]->name;
+    }
+  }
+  return NULL;
 }
 
 tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *desc, tsr_verdict *verdicts,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the validating files share: messages, and the rules that many fields obey. Every message reads
  * "<field> <what it is, what it must be>", and err->field is that field.
- *   validate_layout.c  any layout; imported structs; messages
+ *   validate_layout.c  any layout; imported and exported structs; messages
  *   validate_main.c    flags, sizes, arrangement, dtypes, q k v o lse max_s, lengths and page tables
  *   validate_mask.c    masks, biases, quantisation, dropout
  *   validate_grad.c    backward
@@ -53,6 +53,10 @@ tsr_status tsr__check_same_shape(const tsr_layout *layout, const char *name, con
 tsr_status tsr__check_absent(const tsr_layout *layout, const char *name, tsr_error *err);
 /* The layout with strides 0 on axes of extent 1 and in empty tensors, and align_bytes at least the element size. */
 tsr_layout tsr__layout_resolve(const tsr_layout *layout);
+/* No element at all. */
+static inline int tsr__layout_is_empty(const tsr_layout *l) {
+  return l->shape[0] == 0 || l->shape[1] == 0 || l->shape[2] == 0 || l->shape[3] == 0;
+}
 /* Bytes an element starts on: 1 for U4 and BIT. */
 int64_t tsr__element_bytes(tsr_dtype dtype);
 
@@ -75,16 +79,10 @@ tsr_status tsr__problem_init_inputs(const tsr__alloc *alloc, const tsr_attention
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
-/* A buffer's address with its offset. */
-static inline void *tsr__buffer_address(const tsr_buffer *b) {
-  return b->ptr == NULL ? NULL : (unsigned char *)b->ptr + b->offset_bytes;
-}
-
 /* A buffer of a present tensor: offset, NULL only if the tensor has no element, aligned to align_bytes. */
 tsr_status tsr__check_buffer(const tsr_buffer *b, const char *name, const tsr_layout *layout, int host, tsr_error *err);
 /* A buffer whose layout is absent. */
 tsr_status tsr__check_no_buffer(const tsr_buffer *b, const char *name, tsr_error *err);
-enum { TSR__WORKSPACE_ALIGN = 64 }; /* where a plan does not say */
 tsr_status tsr__check_workspace(const tsr_buffer *workspace, int64_t have_bytes, int host, int64_t bytes, int64_t align,
                                 tsr_error *err);
 /* Queue and events are the device's business: all 0 on host memory. */

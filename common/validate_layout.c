@@ -72,6 +72,16 @@ tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t min_size, const
   return TSR_OK;
 }
 
+tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err) {
+  if (to_size < sizeof(size_t)) {
+    return tsr__fail(err, TSR_INVALID, "info.size", "info.size is %zu, set it to sizeof the struct", to_size);
+  }
+  memset((char *)to + sizeof(size_t), 0, to_size - sizeof(size_t));
+  memcpy((char *)to + sizeof(size_t), (const char *)from + sizeof(size_t),
+         (to_size < from_size ? to_size : from_size) - sizeof(size_t));
+  return tsr__ok(err);
+}
+
 /* ---- One layout ------------------------------------------------------------------------------ */
 
 int64_t tsr__element_bytes(tsr_dtype dtype) {
@@ -84,10 +94,8 @@ static int span_of(const tsr_layout *l, int64_t *bytes) {
   const int axes = l->dtype == TSR_BIT ? 3 : 4; /* bits: the last axis lies within bytes */
   int64_t last = 0;
   *bytes = 0;
-  for (int a = 0; a < 4; a++) {
-    if (l->shape[a] == 0) {
-      return 1;
-    }
+  if (tsr__layout_is_empty(l)) {
+    return 1;
   }
   for (int a = 0; a < axes; a++) {
     int64_t reach;
@@ -113,10 +121,6 @@ int64_t tsr__layout_span_bytes(const tsr_layout *layout) {
   int64_t bytes;
   span_of(layout, &bytes);
   return bytes;
-}
-
-static int is_empty(const tsr_layout *l) {
-  return l->shape[0] == 0 || l->shape[1] == 0 || l->shape[2] == 0 || l->shape[3] == 0;
 }
 
 /* Elements that share bytes with others lie so that rows begin on bytes. */
@@ -163,7 +167,7 @@ static tsr_status check_align(const tsr_layout *l, const char *field, tsr_error 
 static tsr_status check_output(const tsr_layout *l, const char *field, tsr_error *err) {
   int64_t extent = l->dtype == TSR_BIT ? 0 : 1; /* elements the axes so far span */
   int done[4] = {0, 0, 0, 0};
-  if (is_empty(l)) {
+  if (tsr__layout_is_empty(l)) {
     return TSR_OK;
   }
   for (;;) {
@@ -215,7 +219,7 @@ tsr_status tsr__layout_check(const tsr_layout *layout, const char *field, int is
     const tsr__field f = tsr__field_part(field, "stride");
     return tsr__invalid(err, f.name, "reaches beyond 2^63 bytes");
   }
-  st = is_empty(layout) ? TSR_OK : check_align(layout, field, err);
+  st = tsr__layout_is_empty(layout) ? TSR_OK : check_align(layout, field, err);
   return st == TSR_OK && is_output ? check_output(layout, field, err) : st;
 }
 
@@ -232,7 +236,7 @@ tsr_layout tsr__layout_resolve(const tsr_layout *layout) {
   tsr_layout l = *layout;
   const int32_t element = (int32_t)tsr__element_bytes(l.dtype);
   for (int a = 0; a < 4; a++) {
-    if (l.shape[a] == 1 || is_empty(&l)) { /* nothing is ever addressed by it */
+    if (l.shape[a] == 1 || tsr__layout_is_empty(&l)) { /* nothing is ever addressed by it */
       l.stride[a] = 0;
     }
   }

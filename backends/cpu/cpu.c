@@ -64,10 +64,6 @@ static tsr_status run_attention(const tsr__device *dev, const tsr__op_problem *p
   return st;
 }
 
-static void *workspace_of(const tsr_buffer *b) {
-  return b->ptr == NULL ? NULL : (char *)b->ptr + b->offset_bytes;
-}
-
 static tsr_status run_append(const tsr__device *dev, const tsr__op_problem *p, const tsr__plan_build *build,
                              const tsr_append_args *args, tsr_error *err) {
   tsr_cpu_run run;
@@ -76,7 +72,7 @@ static tsr_status run_append(const tsr__device *dev, const tsr__op_problem *p, c
   run.problem = p;
   run.build = build;
   run.append = args;
-  run.workspace = workspace_of(&args->workspace);
+  run.workspace = tsr__buffer_address(&args->workspace);
   return tsr__cpu_phases(dev, &run, &counts, err);
 }
 
@@ -88,7 +84,7 @@ static tsr_status run_merge(const tsr__device *dev, const tsr__op_problem *p, co
   run.problem = p;
   run.build = build;
   run.merge = args;
-  run.workspace = workspace_of(&args->workspace);
+  run.workspace = tsr__buffer_address(&args->workspace);
   return tsr__cpu_phases(dev, &run, &counts, err);
 }
 

@@ -57,7 +57,7 @@ void tsr__cpu_place_scratch(const tsr__device *dev, tsr__plan_build *build, int6
 
 /* Bytes rounded up to the alignment of everything in a workspace. */
 static inline int64_t tsr_cpu_round(int64_t bytes) {
-  return (bytes + 63) & ~(int64_t)63;
+  return (bytes + TSR__WORKSPACE_ALIGN - 1) & ~(int64_t)(TSR__WORKSPACE_ALIGN - 1);
 }
 
 #endif

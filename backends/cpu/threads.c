@@ -178,7 +178,6 @@ static int64_t scratch_stride(const tsr__plan_build *build) {
 void tsr__cpu_place_scratch(const tsr__device *dev, tsr__plan_build *build, int64_t bytes) {
   build->scratch = tsr_cpu_round(bytes);
   build->workspace_bytes = build->scratch + scratch_stride(build) * dev->num_threads;
-  build->workspace_align = 64;
 }
 
 tsr_status tsr__cpu_phases(const tsr__device *dev, tsr_cpu_run *run, tsr_cpu_counts *counts, tsr_error *err) {
