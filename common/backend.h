@@ -80,14 +80,12 @@ typedef struct tsr__variant {
   int32_t op_mask;  /* 1 << TSR_OP_* */
   int32_t tile_q, tile_k;
   const void *data; /* the family's own */
-  /* 0: accepts. Else writes a reason of one line and returns nonzero. */
+  /* 0: accepts. Else writes a reason of one line and returns nonzero. NULL: accepts whatever is valid. */
   int (*refuse)(const struct tsr__variant *v, const struct tsr__device *dev, const tsr__op_problem *p, char *reason,
                 size_t reason_bytes);
   /* Fills *build. */
   tsr_status (*build)(const struct tsr__variant *v, const struct tsr__device *dev, const tsr__op_problem *p,
                       tsr__plan_build *build, tsr_error *err);
-  /* Attention only, NULL: the core's rule. Workspace bytes that never fall when batch, lengths or totals grow. */
-  int64_t (*bound)(const struct tsr__variant *v, const struct tsr__device *dev, const tsr__op_problem *p);
 } tsr__variant;
 
 /* A device as a back end describes it. */

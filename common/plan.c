@@ -6,8 +6,6 @@
 
 #include "common/objects.h"
 
-enum { DEFAULT_ALIGN = 64 };
-
 static void problem_free(tsr__op_problem *p) {
   if (p->op == TSR_OP_FORWARD || p->op == TSR_OP_BACKWARD) {
     tsr__problem_free(&p->attn);
@@ -27,7 +25,7 @@ static tsr_status plan_build(tsr_plan *plan, const char *forced, int32_t memory,
   }
   plan->build.tile_q = plan->variant->tile_q;
   plan->build.tile_k = plan->variant->tile_k;
-  plan->build.workspace_align = DEFAULT_ALIGN;
+  plan->build.workspace_align = TSR__WORKSPACE_ALIGN;
   plan->build.partial_o = plan->build.partial_lse = plan->build.scratch = -1;
   if (plan->problem.op == TSR_OP_FORWARD || plan->problem.op == TSR_OP_BACKWARD) {
     plan->build.schedule =
@@ -61,35 +59,28 @@ static tsr_plan *plan_new(tsr_device *device, const void *desc, tsr_plan **out, 
   return plan;
 }
 
-/* Hands the plan out, or frees it; problem_ok: the problem has been filled. */
-static tsr_status plan_finish(tsr_plan *plan, tsr_status st, int problem_ok, tsr_plan **out, tsr_error *err) {
+/* Hands the plan out, or frees it (a problem that failed is empty). */
+static tsr_status plan_finish(tsr_plan *plan, tsr_status st, tsr_plan **out, tsr_error *err) {
   if (st == TSR_OK) {
     *out = plan;
     return tsr__ok(err);
   }
-  if (problem_ok) {
-    problem_free(&plan->problem);
-  }
-  tsr_device *device = plan->device;
-  tsr__alloc_free(&device->context->host.alloc, plan);
-  tsr_device_close(device);
+  tsr_plan_destroy(plan);
   return st;
 }
 
 tsr_status tsr_plan_attention(tsr_device *device, const tsr_attention_desc *desc, tsr_plan **plan, tsr_error *err) {
   tsr_status st = TSR_OK;
-  int ok;
   tsr_plan *p = plan_new(device, desc, plan, &st, err);
   if (p == NULL) {
     return st;
   }
   st = tsr__problem_init(&device->context->host.alloc, desc, &p->problem.attn, err);
-  ok = st == TSR_OK;
-  if (ok) {
+  if (st == TSR_OK) {
     p->problem.op = p->problem.attn.desc.op == TSR_BACKWARD ? TSR_OP_BACKWARD : TSR_OP_FORWARD;
     st = plan_build(p, desc->variant, desc->memory, err);
   }
-  return plan_finish(p, st, ok, plan, err);
+  return plan_finish(p, st, plan, err);
 }
 
 tsr_status tsr_plan_append(tsr_device *device, const tsr_append_desc *desc, tsr_plan **plan, tsr_error *err) {
@@ -103,7 +94,7 @@ tsr_status tsr_plan_append(tsr_device *device, const tsr_append_desc *desc, tsr_
   if (st == TSR_OK) {
     st = plan_build(p, desc->variant, desc->memory, err);
   }
-  return plan_finish(p, st, 0, plan, err);
+  return plan_finish(p, st, plan, err);
 }
 
 tsr_status tsr_plan_merge(tsr_device *device, const tsr_merge_desc *desc, tsr_plan **plan, tsr_error *err) {
@@ -117,7 +108,7 @@ tsr_status tsr_plan_merge(tsr_device *device, const tsr_merge_desc *desc, tsr_pl
   if (st == TSR_OK) {
     st = plan_build(p, desc->variant, desc->memory, err);
   }
-  return plan_finish(p, st, 0, plan, err);
+  return plan_finish(p, st, plan, err);
 }
 
 void tsr_plan_destroy(tsr_plan *plan) {
@@ -142,18 +133,25 @@ tsr_status tsr_plan_workspace(const tsr_plan *plan, int64_t *bytes, int64_t *ali
   return tsr__ok(err);
 }
 
-/* Partial results exist only when the items do not fill the threads, so that splits x items stays below 4 x threads
- * (see schedule.c): a constant, added to what the plan needs unsplit. */
-static int64_t automatic_split_bytes(const tsr__device *dev, const tsr__variant *v, const tsr__problem *p) {
-  const int64_t threads = dev->num_threads > 16 ? dev->num_threads : 16;
-  return 4 * threads * v->tile_q * (p->head_dim_v + 1) * (int64_t)sizeof(float) + 4 * DEFAULT_ALIGN;
+/* Raises *bytes to what the plan's problem needs with these many query rows and splits. */
+static tsr_status raise_bytes(const tsr_plan *plan, int64_t seqlen_q, int32_t num_splits, int64_t *bytes,
+                              tsr_error *err) {
+  tsr_plan other = *plan;
+  tsr_status st;
+  other.problem.attn.seqlen_q = seqlen_q;
+  other.problem.attn.desc.num_splits = num_splits;
+  memset(&other.build, 0, sizeof(other.build));
+  st = plan_build(&other, plan->variant->name, plan->problem.attn.desc.memory, err);
+  *bytes = tsr_max_i64(*bytes, other.build.workspace_bytes);
+  return st;
 }
 
 tsr_status tsr_workspace_bound(tsr_device *device, const tsr_attention_desc *desc, int64_t *bytes, int64_t *align_bytes,
                                tsr_error *err) {
   tsr_plan *plan = NULL;
-  tsr_plan unsplit;
+  const tsr__problem *p;
   tsr_status st;
+  int32_t splits;
   if (bytes == NULL) {
     return tsr__fail(err, TSR_INVALID, "bytes", "bytes is NULL");
   }
@@ -161,16 +159,19 @@ tsr_status tsr_workspace_bound(tsr_device *device, const tsr_attention_desc *des
   if (st != TSR_OK) {
     return st;
   }
-  if (plan->variant->bound != NULL) {
-    *bytes = plan->variant->bound(plan->variant, &device->dev, &plan->problem);
-  } else if (desc->num_splits != 0) {
-    *bytes = plan->build.workspace_bytes;
-  } else {
-    unsplit = *plan;
-    unsplit.problem.attn.desc.num_splits = 1;
-    memset(&unsplit.build, 0, sizeof(unsplit.build));
-    st = plan_build(&unsplit, plan->variant->name, desc->memory, err);
-    *bytes = unsplit.build.workspace_bytes + automatic_split_bytes(&device->dev, plan->variant, &plan->problem.attn);
+  /* Smaller problems may need more: those with fewer rows than a tile pack heads into it, and those with few items
+   * split their keys. So: both ways of packing without splits, and room for all splits that are ever chosen. */
+  p = &plan->problem.attn;
+  splits = p->desc.num_splits != 0 ? p->desc.num_splits : 1;
+  *bytes = 0;
+  st = raise_bytes(plan, p->seqlen_q, splits, bytes, err);
+  if (st == TSR_OK) {
+    st = raise_bytes(plan, tsr_min_i64(p->seqlen_q, plan->variant->tile_q - 1), splits, bytes, err);
+  }
+  if (p->desc.num_splits == 0) {
+    *bytes += tsr__schedule_split_rows(p, plan->variant->tile_q, device->dev.num_threads) *
+                  (p->head_dim_v + TSR__PARTIAL_WORDS) * (int64_t)sizeof(float) +
+              4 * TSR__WORKSPACE_ALIGN;
   }
   if (align_bytes != NULL) {
     *align_bytes = plan->build.workspace_align;

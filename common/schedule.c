@@ -22,9 +22,27 @@ static int32_t pack_of(const tsr__problem *p, int32_t tile_q) {
   return pack;
 }
 
+/* Threads that splits are chosen for; 0: there are never any. */
+static int32_t threads_to_fill(const tsr__problem *p, int32_t threads) {
+  return p->desc.op == TSR_BACKWARD || (p->desc.flags & TSR_BATCH_INVARIANT) ? 0
+         : (p->desc.flags & TSR_DETERMINISTIC)                               ? NOMINAL_THREADS
+                                                                             : threads;
+}
+
+/* Enough for two items a thread, where whole rows do not give each thread one. */
+static int32_t choose_splits(const tsr__problem *p, int64_t items, int32_t threads) {
+  const int64_t fill = threads_to_fill(p, threads);
+  const int64_t wanted = items == 0 || items >= fill ? 1 : ceil_div(2 * fill, items);
+  const int64_t most = tsr_min_i64(ceil_div(p->seqlen_k, MIN_SPLIT_KEYS), TSR_MAX_SPLITS);
+  return (int32_t)tsr_max_i64(1, tsr_min_i64(wanted, most));
+}
+
+int64_t tsr__schedule_split_rows(const tsr__problem *p, int32_t tile_q, int32_t threads) {
+  return INT64_C(3) * threads_to_fill(p, threads) * tile_q; /* splits x items < 2 fill + items, and items < fill */
+}
+
 tsr__schedule tsr__schedule_init(const tsr__problem *p, int32_t tile_q, int32_t tile_k, int32_t threads) {
   tsr__schedule s;
-  int64_t wanted, most;
   s.batch = p->batch;
   s.tile_q = tile_q;
   s.tile_k = tile_k;
@@ -33,13 +51,7 @@ tsr__schedule tsr__schedule_init(const tsr__problem *p, int32_t tile_q, int32_t 
   s.q_blocks = ceil_div(p->seqlen_q, tile_q / s.pack);
   s.num_splits = p->desc.num_splits;
   if (s.num_splits == 0) {
-    const int64_t items = s.batch * s.heads * s.q_blocks;
-    if (p->desc.flags & TSR_DETERMINISTIC) {
-      threads = NOMINAL_THREADS;
-    }
-    wanted = items == 0 || items >= threads || (p->desc.flags & TSR_BATCH_INVARIANT) ? 1 : ceil_div(2 * threads, items);
-    most = tsr_min_i64(ceil_div(p->seqlen_k, MIN_SPLIT_KEYS), TSR_MAX_SPLITS);
-    s.num_splits = (int32_t)tsr_max_i64(1, tsr_min_i64(wanted, most));
+    s.num_splits = choose_splits(p, s.batch * s.heads * s.q_blocks, threads);
   }
   s.split_keys = ceil_div(ceil_div(p->seqlen_k, s.num_splits), tile_k) * tile_k;
   s.items = s.batch * s.heads * s.q_blocks * s.num_splits;

@@ -24,6 +24,10 @@ typedef struct tsr__schedule {
  * problem's sizes are below 2^62 in product, which validation has checked. */
 tsr__schedule tsr__schedule_init(const tsr__problem *p, int32_t tile_q, int32_t tile_k, int32_t threads);
 
+/* An upper bound of the rows (splits x rows of the tiles) of all partial results, over every problem of these flags
+ * that is at most as large and has its splits chosen here; 0: there are none. */
+int64_t tsr__schedule_split_rows(const tsr__problem *p, int32_t tile_q, int32_t threads);
+
 /* Item `index`; q_rows is 0 when there is nothing to do at all (empty query block). kv_lo >= kv_hi: an empty split. */
 tsr_work tsr__schedule_item(const tsr__schedule *s, const tsr_seq *seq, int64_t index);
 /* The sequence that item `index` belongs to. */

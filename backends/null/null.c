@@ -6,21 +6,6 @@
 
 #include "common/backend.h"
 
-static int refuse(const tsr__variant *v, const tsr__device *dev, const tsr__op_problem *p, char *reason, size_t bytes) {
-  (void)v;
-  (void)dev;
-  (void)p;
-  (void)reason;
-  (void)bytes;
-  return 0;
-}
-
-static void add_launch(tsr__plan_build *b, const char *name, int64_t items) {
-  tsr__launch *l = &b->launches[b->num_launches++];
-  l->name = name;
-  l->items = items;
-}
-
 static tsr_status build(const tsr__variant *v, const tsr__device *dev, const tsr__op_problem *p, tsr__plan_build *b,
                         tsr_error *err) {
   (void)v;
@@ -28,17 +13,17 @@ static tsr_status build(const tsr__variant *v, const tsr__device *dev, const tsr
   (void)err;
   switch (p->op) {
   case TSR_OP_FORWARD:
-    add_launch(b, "forward", b->schedule.items);
+    tsr__add_launch(b, "forward", b->schedule.items, 0, NULL);
     if (b->schedule.num_splits > 1) {
-      add_launch(b, "merge", b->schedule.items / b->schedule.num_splits);
+      tsr__add_launch(b, "merge", b->schedule.items / b->schedule.num_splits, 0, NULL);
     }
     break;
   case TSR_OP_BACKWARD:
-    add_launch(b, "delta", p->attn.batch * p->attn.heads_q);
-    add_launch(b, "backward", b->schedule.items);
+    tsr__add_launch(b, "delta", p->attn.batch * p->attn.heads_q, 0, NULL);
+    tsr__add_launch(b, "backward", b->schedule.items, 0, NULL);
     break;
-  case TSR_OP_APPEND: add_launch(b, "append", p->append.batch * p->append.seqlen_new); break;
-  default: add_launch(b, "merge", p->merge.desc.o.shape[0] * p->merge.desc.o.shape[1]);
+  case TSR_OP_APPEND: tsr__add_launch(b, "append", p->append.batch * p->append.seqlen_new, 0, NULL); break;
+  default: tsr__add_launch(b, "merge", p->merge.desc.o.shape[0] * p->merge.desc.o.shape[1], 0, NULL);
   }
   return TSR_OK;
 }
@@ -51,8 +36,7 @@ static int32_t count(const tsr__host *host, char *why_not, size_t bytes) {
 }
 
 static tsr_status open_device(const tsr__host *host, int32_t index, tsr__device *dev, tsr_error *err) {
-  static const tsr__variant record = {
-      .name = "record", .op_mask = 0xf, .tile_q = 64, .tile_k = 64, .refuse = refuse, .build = build};
+  static const tsr__variant record = {.name = "record", .op_mask = 0xf, .tile_q = 64, .tile_k = 64, .build = build};
   static const tsr__variant *const rows[] = {&record};
   (void)err;
   dev->host = host;

@@ -150,9 +150,44 @@ static void bound_is_monotonic(void **state) {
   assert_int_equal(tsr_workspace_bound(device, NULL, &(int64_t){0}, NULL, NULL), TSR_INVALID);
 }
 
+/* What any smaller problem needs is within the bound: heads packed into tiles or not, keys split or not, the smallest
+ * Dv. */
+static void bound_covers_smaller(void **state) {
+  static const int64_t lengths[] = {1, 3, 15, 16, 31, 32, 47, 48, 49, 63, 64, 200, 1000}, batches[] = {1, 2, 5, 16};
+  enum { LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
+  (void)state;
+  for (int kind = 0; kind < 16; kind++) {
+    const int64_t heads_kv = (kind & 1) != 0 ? 2 : 16, keys = (kind & 2) != 0 ? 3000 : 300;
+    int64_t need[LENGTHS] = {0}; /* of any batch */
+    for (int s = 0; s < LENGTHS; s++) {
+      int64_t bound = 0;
+      for (int b = 0; b < 4; b++) {
+        tsr_attention_desc d = describe(batches[b], keys, 16, heads_kv, 8, TSR_FORWARD);
+        d.q = tsr_layout_dense(TSR_BF16, batches[b], lengths[s], 16, 8);
+        d.v = tsr_layout_dense(TSR_BF16, batches[b], keys, heads_kv, 1);
+        d.o = tsr_layout_dense(TSR_BF16, batches[b], lengths[s], 16, 1);
+        d.lse = tsr_layout_dense(TSR_F32, batches[b], 16, lengths[s], 1);
+        d.flags = (kind & 4) != 0 ? TSR_DETERMINISTIC : 0;
+        if ((kind & 8) != 0) {
+          d.max_s = tsr_layout_dense(TSR_F32, 16, 1, 1, 1);
+        }
+        need[s] = workspace(&d) > need[s] ? workspace(&d) : need[s];
+        assert_int_equal(tsr_workspace_bound(device, &d, &bound, NULL, NULL), TSR_OK);
+      }
+      for (int smaller = 0; smaller <= s; smaller++) {
+        if (need[smaller] > bound) {
+          fail_msg("kind %d, Sq %lld: %lld bytes, the bound of Sq %lld is %lld", kind, (long long)lengths[smaller],
+                   (long long)need[smaller], (long long)lengths[s], (long long)bound);
+        }
+      }
+    }
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(long_forward), cmocka_unit_test(long_backward),
-                                     cmocka_unit_test(scratch_is_tiles), cmocka_unit_test(bound_is_monotonic)};
+                                     cmocka_unit_test(scratch_is_tiles), cmocka_unit_test(bound_is_monotonic),
+                                     cmocka_unit_test(bound_covers_smaller)};
   tsr_context *context = NULL;
   int rc;
   if (tsr_context_create(NULL, &context, NULL) != TSR_OK || tsr_device_open(context, "cpu", &device, NULL) != TSR_OK) {
