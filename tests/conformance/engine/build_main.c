@@ -166,7 +166,7 @@ static int make_scales(conf_problem *p, int tensor, int scale, int zero) {
   static const int kinds[] = {CONF_scale_tensor, CONF_scale_head, CONF_scale_token, CONF_scale_group, CONF_scale_full};
   const tsr_dtype kv = p->t[tensor].layout.dtype;
   const tsr_dtype dtype = has(p, CONF_scale_f16) ? TSR_F16 : has(p, CONF_scale_bf16) ? TSR_BF16 : TSR_F32;
-  const double unit = kv == TSR_I8 ? 1.0 / 40 : kv == TSR_U4 ? 1.0 / 4 : 1.0;
+  const double unit = kv == TSR_I8 ? 1.0 / 80 : kv == TSR_U4 ? 1.0 / 5 : 1.0;
   const double middle = kv == TSR_U4 ? 8.0 : 0.0, wide = kv == TSR_I8 ? 20.0 : kv == TSR_U4 ? 3.0 : 0.5;
   int64_t s[4];
   int any = 0;

@@ -10,7 +10,7 @@ static int has(const conf_problem *p, int item) {
 
 static void set_numbers(conf_problem *p) {
   conf_rng r = conf_rng_for(p->c.seed, "numbers");
-  const double scale = conf_uniform(&r, 0.1, 0.6), cap = conf_uniform(&r, 1.0, 6.0), drop = conf_uniform(&r, 0.05, 0.6);
+  const double scale = conf_uniform(&r, 0.6, 1.4) / sqrt((double)p->c.head_dim), cap = conf_uniform(&r, 1.0, 6.0), drop = conf_uniform(&r, 0.05, 0.6);
   const double extreme = conf_unit(&r);
   if (p->c.scale >= 0) {
     p->args.scale = (float)p->c.scale;
@@ -77,7 +77,7 @@ static int make_bias(conf_problem *p, tsr_dtype dtype) {
           continue;
         }
         for (int64_t h = 0; h < n1; h++) {
-          double x = 1.5 * conf_normal(&r);
+          double x = conf_normal(&r);
           x = has(p, CONF_bias_lowest) && i == low_row ? lowest(dtype) : x;
           x = has(p, CONF_bias_inf) && conf_chance(&r, 0.2) ? -(double)INFINITY : x;
           conf_put(t, b, h, i, j, x);
@@ -95,7 +95,7 @@ static int make_alibi(conf_problem *p, int64_t n0) {
   }
   for (int64_t b = 0; b < (n0 == 1 ? 1 : p->c.batch); b++) {
     for (int64_t h = 0; h < p->c.q_heads; h++) {
-      conf_put(&p->t[CONF_T_alibi_slopes], b, h, 0, 0, conf_uniform(&r, 0.05, 0.8));
+      conf_put(&p->t[CONF_T_alibi_slopes], b, h, 0, 0, conf_uniform(&r, 0.01, 0.2));
     }
   }
   return 1;

@@ -11,10 +11,10 @@ static int has(const conf_problem *p, int item) {
 
 /* ---- Lengths --------------------------------------------------------------------------------- */
 
-/* Shortest length that is drawn. Backward: gradients of a sequence of a key or two cancel to nothing, which leaves rounding to be
+/* Shortest length that is drawn. Backward: gradients of a sequence of a few keys nearly cancel, which leaves rounding to be
  * compared with rounding; empty ones come from zero_kv. */
 static int64_t least_length(const conf_problem *p, int64_t longest, int keys) {
-  const int64_t least = keys && p->c.op == TSR_BACKWARD ? 8 : 1;
+  const int64_t least = keys && p->c.op == TSR_BACKWARD ? 16 : 1;
   return least < longest ? least : longest;
 }
 

@@ -43,7 +43,7 @@ static void draw_heads(conf_case *c, conf_rng *r) {
 
 static void draw_dims(conf_case *c, conf_rng *r) {
   static const int64_t dims[] = {1, 3, 4, 8, 16, 21, 32, 40, 64, 80, 96};
-  c->head_dim = dims[conf_range(r, 0, 10)];
+  c->head_dim = dims[conf_range(r, c->op == TSR_BACKWARD ? 3 : 0, 10)]; /* a gradient of a channel or two may all cancel */
   if (conf_has(&c->items, CONF_kv_u4) || conf_has(&c->items, CONF_kv_i8)) {
     c->head_dim = (c->head_dim + 1) / 2 * 2;
   }
@@ -65,7 +65,8 @@ void conf_case_draw_sizes(conf_case *c, conf_rng *r) {
   c->seqlen_k = medium ? conf_range(r, 65, 280) : conf_range(r, 1, 40);
   c->seqlen_q = medium ? conf_range(r, 20, 130) : conf_range(r, 1, 24);
   if (c->op == TSR_BACKWARD) {
-    c->seqlen_k += 12;
+    c->seqlen_k += 24;
+    c->seqlen_q += 4;
   }
   if (conf_has(&c->items, CONF_long_q)) {
     c->seqlen_k = c->seqlen_k > 90 ? 90 : c->seqlen_k;

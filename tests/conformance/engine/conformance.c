@@ -11,16 +11,29 @@
 
 enum { QUICK_RANDOM = 120, FULL_RANDOM = 4000, QUICK_GRID_PART = 60 };
 
-static void count_case(void *user, const conf_case *c) {
-  (void)c;
-  ++*(int64_t *)user;
+/* Cases, made before the first runs: their number is the progress's total. */
+typedef struct case_list {
+  conf_case *cases;
+  int64_t count, room;
+  int failed;
+} case_list;
+
+static void add_case(void *user, const conf_case *c) {
+  case_list *list = user;
+  if (list->count == list->room) {
+    const int64_t room = list->room * 2 + 64;
+    conf_case *more = realloc(list->cases, (size_t)room * sizeof(*more));
+    if (more == NULL) {
+      list->failed = 1;
+      return;
+    }
+    list->cases = more;
+    list->room = room;
+  }
+  list->cases[list->count++] = *c;
 }
 
-static void run_one(void *user, const conf_case *c) {
-  conf_run_case(user, c);
-}
-
-/* The suite's cases, to whoever wants them. */
+/* The suite's cases. */
 static void each_case(const conf_runner *r, uint64_t seed, conf_each *each, void *user) {
   const int full = r->options->suite == TSR_CONFORMANCE_FULL;
   const int64_t random = r->options->random_cases > 0    ? r->options->random_cases
@@ -36,9 +49,17 @@ static void each_case(const conf_runner *r, uint64_t seed, conf_each *each, void
 }
 
 static void run_suite(conf_runner *r, uint64_t seed) {
-  each_case(r, seed, count_case, &r->total);
+  case_list list = {NULL, 0, 0, 0};
+  each_case(r, seed, add_case, &list);
+  if (list.failed) {
+    conf_fail(r, NULL, "", "the suite", "no memory for the list of cases");
+  }
+  r->total = list.count;
   conf_support_check(r, seed);
-  each_case(r, seed, run_one, r);
+  for (int64_t n = 0; n < list.count; n++) {
+    conf_run_case(r, &list.cases[n]);
+  }
+  free(list.cases);
   if (r->options->pairwise != NULL) {
     conf_numpy_cases(r, r->options->pairwise);
   }

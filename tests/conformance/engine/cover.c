@@ -5,7 +5,7 @@
 
 #include "runner.h"
 
-enum { MAX_ITEMS = 24, MAX_MASKS = 5, TRIES = 16 };
+enum { MAX_ITEMS = 24, MAX_MASKS = 5, MAX_MASKS_BACKWARD = 3, TRIES = 16 };
 
 /* Items that a case of an operation may have. */
 static conf_set universe_of(int op) {
@@ -13,7 +13,7 @@ static conf_set universe_of(int op) {
 }
 
 /* Too much for a small problem to show anything. */
-static int crowded(const conf_set *s) {
+static int crowded(int op, const conf_set *s) {
   static const int bias[] = {CONF_bias_b1, CONF_bias_h1, CONF_bias_q1, CONF_bias_k1};
   static const int mask[] = {CONF_mask_b1, CONF_mask_h1, CONF_mask_q1, CONF_mask_k1};
   int masks = 0, broadcast_bias = 0, broadcast_mask = 0;
@@ -24,15 +24,22 @@ static int crowded(const conf_set *s) {
     broadcast_bias += conf_has(s, bias[n]);
     broadcast_mask += conf_has(s, mask[n]);
   }
-  return conf_count(s) > MAX_ITEMS || masks > MAX_MASKS || broadcast_bias > 2 || broadcast_mask > 2;
+  return conf_count(s) > MAX_ITEMS || masks > (op == TSR_BACKWARD ? MAX_MASKS_BACKWARD : MAX_MASKS) || broadcast_bias > 2 || broadcast_mask > 2;
+}
+
+/* Data that backward cannot be compared on, since what remains of its gradients is rounding: logits of 1e5 make each row see
+ * one key, whose ds is a difference of equals; a constant k makes dq a sum of ds, which is 0. */
+static int comparable(int op, const conf_set *s) {
+  return op == TSR_FORWARD || (!conf_has(s, CONF_data_large) && !conf_has(s, CONF_data_constant));
 }
 
 /* The set with one more item and what that needs, if there is such a set. */
-static int widen(const conf_rules *rules, const conf_set *universe, uint64_t pick, const conf_set *set, int item,
+static int widen(int op, const conf_rules *rules, const conf_set *universe, uint64_t pick, const conf_set *set, int item,
                  conf_set *wider) {
   *wider = *set;
   conf_add(wider, item);
-  return conf_has(universe, item) && conf_set_consistent(rules, wider) && conf_set_close(rules, universe, pick, wider);
+  return conf_has(universe, item) && conf_set_consistent(rules, wider) && conf_set_close(rules, universe, pick, wider) &&
+         comparable(op, wider);
 }
 
 /* A gradient that is a sum of rows of ds is 0 but for rounding, unless dlse says otherwise. */
@@ -45,7 +52,12 @@ static void round_off(conf_case *c) {
 /* Is it one whose gradients can be told from rounding? */
 static int settled(const conf_case *c) {
   conf_problem *p = c->op == TSR_BACKWARD ? conf_problem_build(c) : NULL;
-  const int ok = p == NULL || conf_problem_settled(p);
+  int ok = p == NULL || conf_problem_settled(p);
+  conf_truth truth;
+  if (p != NULL && ok && conf_truth_make(NULL, p, 0, &truth, NULL) == TSR_OK) {
+    ok = conf_truth_steady(p, &truth);
+    conf_truth_free(&truth);
+  }
   conf_problem_free(p);
   return ok;
 }
@@ -58,7 +70,7 @@ static void emit(int op, const conf_set *items, uint64_t seed, double max_work, 
   c.items = *items;
   conf_set_complete(&c.items);
   round_off(&c);
-  for (int n = 0; n < 4 * TRIES; n++) {
+  for (int n = 0; n < TRIES; n++) {
     c.seed = conf_next(&r) >> 16;
     conf_case_draw_sizes(&c, &r);
     conf_case_limit(&c, max_work);
@@ -100,7 +112,7 @@ void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each 
     char name[64];
     conf_rng r = conf_rng_for(seed, conf_items[n].name);
     snprintf(name, sizeof(name), "alone %s%s", conf_items[n].name, op == TSR_BACKWARD ? " backward" : "");
-    if (widen(rules, &universe, conf_next(&r), &set, n, &set)) {
+    if (widen(op, rules, &universe, conf_next(&r), &set, n, &set)) {
       emit(op, &set, seed, SMALL_WORK, name, each, user);
     }
   }
@@ -133,24 +145,24 @@ static void strike(pairs *p, const conf_set *set) {
   }
 }
 
-static int widen_pair(const conf_rules *rules, const conf_set *universe, conf_rng *r, int a, int b, conf_set *set) {
+static int widen_pair(int op, const conf_rules *rules, const conf_set *universe, conf_rng *r, int a, int b, conf_set *set) {
   for (int n = 0; n < TRIES; n++) {
     const conf_set none = {{0, 0}};
     conf_set one = none;
     conf_add(&one, a);
-    if (widen(rules, universe, conf_next(r), &one, b, set)) {
+    if (widen(op, rules, universe, conf_next(r), &one, b, set)) {
       return 1;
     }
   }
   return 0;
 }
 
-static void find_pairs(const conf_rules *rules, const conf_set *universe, conf_rng *r, pairs *p) {
+static void find_pairs(int op, const conf_rules *rules, const conf_set *universe, conf_rng *r, pairs *p) {
   memset(p, 0, sizeof(*p));
   for (int a = 0; a < CONF_ITEM_COUNT; a++) {
     for (int b = a + 1; b < CONF_ITEM_COUNT; b++) {
       conf_set set;
-      if (conf_has(universe, a) && conf_has(universe, b) && widen_pair(rules, universe, r, a, b, &set)) {
+      if (conf_has(universe, a) && conf_has(universe, b) && widen_pair(op, rules, universe, r, a, b, &set)) {
         conf_add(&p->todo[a], b);
         conf_add(&p->todo[b], a);
         p->left++;
@@ -160,7 +172,7 @@ static void find_pairs(const conf_rules *rules, const conf_set *universe, conf_r
 }
 
 /* The set, made wider as long as that covers more pairs. */
-static void grow(const conf_rules *rules, const conf_set *universe, const pairs *p, conf_rng *r, conf_set *set) {
+static void grow(int op, const conf_rules *rules, const conf_set *universe, const pairs *p, conf_rng *r, conf_set *set) {
   for (;;) {
     conf_set best = *set, complete = *set;
     int64_t most;
@@ -168,7 +180,7 @@ static void grow(const conf_rules *rules, const conf_set *universe, const pairs 
     most = new_pairs(p, &complete);
     for (int n = 0; n < CONF_ITEM_COUNT; n++) {
       conf_set wider;
-      if (conf_has(set, n) || !widen(rules, universe, conf_next(r), set, n, &wider) || crowded(&wider)) {
+      if (conf_has(set, n) || !widen(op, rules, universe, conf_next(r), set, n, &wider) || crowded(op, &wider)) {
         continue;
       }
       complete = wider;
@@ -191,15 +203,15 @@ void conf_cover_pairs(const conf_rules *rules, int op, uint64_t seed, conf_each 
   conf_rng r = conf_rng_for(seed, op == TSR_BACKWARD ? "backward pairs" : "forward pairs");
   pairs p;
   int number = 0;
-  find_pairs(rules, &universe, &r, &p);
+  find_pairs(op, rules, &universe, &r, &p);
   for (int a = 0; a < CONF_ITEM_COUNT && p.left > 0; a++) {
     for (int b = 0; b < CONF_ITEM_COUNT; b++) {
       conf_set set;
       char name[64];
-      if (!conf_has(&p.todo[a], b) || !widen_pair(rules, &universe, &r, a, b, &set)) {
+      if (!conf_has(&p.todo[a], b) || !widen_pair(op, rules, &universe, &r, a, b, &set)) {
         continue;
       }
-      grow(rules, &universe, &p, &r, &set);
+      grow(op, rules, &universe, &p, &r, &set);
       conf_set_complete(&set);
       strike(&p, &set);
       snprintf(name, sizeof(name), "pairs-%d%s", number++, op == TSR_BACKWARD ? " backward" : "");
@@ -223,8 +235,8 @@ void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, do
     for (int tries = 0; tries < 40 && conf_count(&set) < wanted; tries++) {
       const conf_set universe = universe_of(op);
       conf_set wider;
-      if (widen(rules, &universe, conf_next(&r), &set, (int)conf_range(&r, 0, CONF_ITEM_COUNT - 1), &wider) &&
-          !crowded(&wider)) {
+      if (widen(op, rules, &universe, conf_next(&r), &set, (int)conf_range(&r, 0, CONF_ITEM_COUNT - 1), &wider) &&
+          !crowded(op, &wider)) {
         set = wider;
       }
     }

@@ -23,6 +23,9 @@ typedef struct conf_truth {
 tsr_status conf_truth_make(tsr_context *context, conf_problem *p, int keep_forward, conf_truth *truth, tsr_error *err);
 void conf_truth_free(conf_truth *truth);
 
+/* condition.c: can the gradients be told from rounding? Always in forward. */
+int conf_truth_steady(const conf_problem *p, const conf_truth *truth);
+
 /* The forward problem of a backward one: same inputs, o and lse as outputs. */
 void conf_forward_of(const conf_problem *p, tsr_attention_desc *desc, tsr_run_args *args);
 
