@@ -5,10 +5,9 @@
 #define TSR_TESTS_EXPR_RANDOM_H
 
 #include "tests/unit/expr_fixture.h"
+#include "tests/unit/random.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <time.h>
 
 #define LANES 8
 
@@ -19,7 +18,7 @@ typedef struct value {
 } value;
 
 typedef struct random_expr {
-  uint64_t rng;
+  conf_rng rng;
   /* What may be written. */
   int with_score;
   int with_functions; /* those of the C library, whose last bit is the library's choice */
@@ -39,28 +38,13 @@ typedef struct random_expr {
 static const char *const random_names[] = {"x0", "long_name_of_a_scalar"};
 static const tsr_expr_aux_type random_aux[] = {{TSR_F32, 1}, {TSR_I32, 2}, {TSR_F32, 3}, {TSR_I32, 4}};
 
-static inline uint64_t seed_of_run(void) {
-  const char *text = getenv("TESSERA_TEST_SEED");
-  const uint64_t seed = text != NULL ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
-  print_message("seed %llu (TESSERA_TEST_SEED)\n", (unsigned long long)seed);
-  return seed;
-}
-
-/* splitmix64 */
-static inline uint64_t next_bits(random_expr *g) {
-  uint64_t z = g->rng += UINT64_C(0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return z ^ (z >> 31);
-}
-
 /* 0..n-1 */
 static inline int pick(random_expr *g, int n) {
-  return (int)(next_bits(g) % (uint64_t)n);
+  return (int)(conf_next(&g->rng) % (uint64_t)n);
 }
 
 static inline float random_f32(random_expr *g) {
-  const float usual = (float)((double)(next_bits(g) >> 40) * 0x1p-22 - 2.0); /* -2..2 */
+  const float usual = (float)((double)(conf_next(&g->rng) >> 40) * 0x1p-22 - 2.0); /* -2..2 */
   switch (g->with_extremes ? pick(g, 16) : pick(g, 3)) {
   case 0: return (float)(pick(g, 9) - 4);
   case 3: return usual * 1e30f;
@@ -81,7 +65,7 @@ static inline int64_t random_i64(random_expr *g) {
   case 2: return INT64_MIN + pick(g, 3);
   case 3: return ((int64_t)1 << pick(g, 63)) + small;
   case 4: return -((int64_t)1 << pick(g, 63)) + small;
-  case 5: return (int64_t)next_bits(g);
+  case 5: return (int64_t)conf_next(&g->rng);
   case 6: return 16777216 + small;
   default: return small;
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the oracle's tests: random numbers with a printed seed, and a small dense f32 problem to vary. */
+/* Shared by the oracle's tests: a small dense f32 problem to vary. */
 #ifndef TSR_TESTS_REFERENCE_CASE_H
 #define TSR_TESTS_REFERENCE_CASE_H
 
@@ -8,41 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 #include <math.h>
 
 #include "common/reference.h"
+#include "random.h"
 
 enum { CASE_MAX = 8192 };
-
-static uint64_t case_rng;
-
-static inline uint32_t case_bits(void) { /* splitmix64 */
-  uint64_t z = case_rng += UINT64_C(0x9e3779b97f4a7c15);
-  z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-  return (uint32_t)(z >> 32);
-}
-
-static inline float case_value(void) { /* (-2, 2) */
-  return (float)((int)(case_bits() % 16384) - 8192) / 4096.0f;
-}
-
-static inline void case_fill(float *x, int64_t n) {
-  for (int64_t c = 0; c < n; c++) {
-    x[c] = case_value();
-  }
-}
-
-static inline void case_seed(void) {
-  const char *text = getenv("TESSERA_TEST_SEED");
-  case_rng = text != NULL ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
-  printf("seed %llu (TESSERA_TEST_SEED)\n", (unsigned long long)case_rng);
-}
 
 /* q, k, v of one dtype f32; results of the last run. Results are poisoned before each run. */
 typedef struct attention_case {
@@ -67,9 +41,9 @@ static inline void case_init(attention_case *c, int64_t b, int64_t sq, int64_t s
   c->desc = tsr_attention_desc_init();
   c->args = tsr_run_args_init();
   c->out = tsr_reference_out_init();
-  case_fill(c->q, CASE_MAX);
-  case_fill(c->k, CASE_MAX);
-  case_fill(c->v, CASE_MAX);
+  random_fill(c->q, CASE_MAX);
+  random_fill(c->k, CASE_MAX);
+  random_fill(c->v, CASE_MAX);
   CASE_GIVE(c, q, tsr_layout_dense(TSR_F32, b, sq, hq, d), c->q);
   CASE_GIVE(c, k, tsr_layout_dense(TSR_F32, b, sk, hkv, d), c->k);
   CASE_GIVE(c, v, tsr_layout_dense(TSR_F32, b, sk, hkv, dv), c->v);

@@ -5,11 +5,11 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "bind_fixture.h"
+#include "random.h"
 
 /* ---- Accepted -------------------------------------------------------------------------------- */
 
@@ -554,22 +554,20 @@ static void hostile_tables_never_crash(void **state) {
       TSR_SLOT_block_table,   TSR_SLOT_kv_indptr,    TSR_SLOT_kv_indices,       TSR_SLOT_last_page_len,
       TSR_SLOT_prefix,        TSR_SLOT_mask_offsets, TSR_SLOT_mask_row_strides, TSR_SLOT_block_indptr,
       TSR_SLOT_block_indices, TSR_SLOT_flashmask,    TSR_SLOT_segments_q,       TSR_SLOT_segments_k};
-  const unsigned seed = (unsigned)time(NULL);
   int accepted = 0;
   (void)state;
-  print_message("seed %u\n", seed);
-  srand(seed);
   for (int kind = 0; kind < BASE_COUNT; kind++) {
     fixture f;
     setup(&f, (base_kind)kind);
     for (int round = 0; round < 4000; round++) {
       base_fill((base_kind)kind, &f.p, &f.args);
-      for (int n = 1 + rand() % 3; n > 0; n--) {
-        const int s = slots[(size_t)rand() % (sizeof(slots) / sizeof(slots[0]))];
+      for (int n = 1 + random_below(3); n > 0; n--) {
+        const int s = slots[(size_t)random_below(sizeof(slots) / sizeof(slots[0]))];
         if (tsr__problem_has(&f.p, s)) {
           const tsr_layout *l = tsr__slot_layout(&f.p.desc, s);
           const int64_t count = tsr__layout_span_bytes(l) / tsr__element_bytes(l->dtype);
-          base_put(&f.args, &f.p, s, rand() % count, values[(size_t)rand() % (sizeof(values) / sizeof(values[0]))]);
+          base_put(&f.args, &f.p, s, random_below(count),
+                   values[(size_t)random_below(sizeof(values) / sizeof(values[0]))]);
         }
       }
       if (bind(&f) == TSR_OK) {
@@ -604,5 +602,6 @@ int main(void) {
       cmocka_unit_test(device_memory_is_not_read),
       cmocka_unit_test(hostile_tables_never_crash),
   };
+  random_seed();
   return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
 }

@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "common/validate_cache.h"
 #include "desc_patch.h"
+#include "random.h"
 
 enum { B = 2, S = 3, SMAX = 8, HQ = 4, HKV = 2, D = 8, DV = 6, PAGE = 4, MAX_POS = 16 };
 
@@ -558,22 +558,19 @@ static void merge_runs_are_checked(void **state) {
 static void hostile_descriptions_never_crash(void **state) {
   static const int64_t values[] = {0, 1, -1, 2, 3, 4, 7, 8, 576, INT32_MAX, INT64_C(1) << 40, INT64_MAX, INT64_MIN};
   const size_t first = offsetof(tsr_append_desc, batch), first_merge = offsetof(tsr_merge_desc, num_partials);
-  const unsigned seed = (unsigned)time(NULL);
   int accepted = 0;
   (void)state;
-  print_message("seed %u\n", seed);
-  srand(seed);
   for (int round = 0; round < 100000; round++) {
-    tsr_append_desc a = append_desc((append_kind)(rand() % APPEND_COUNT));
+    tsr_append_desc a = append_desc((append_kind)(random_below(APPEND_COUNT)));
     tsr_merge_desc m = merge_desc();
     tsr__append_problem ap;
     tsr__merge_problem mp;
     tsr_error err;
-    for (int n = 1 + rand() % 3; n > 0; n--) {
-      const int64_t v = values[(size_t)rand() % (sizeof(values) / sizeof(values[0]))];
-      const size_t bytes = rand() % 3 == 0 ? 4 : 8;
-      memcpy((char *)&a + first + (size_t)rand() % ((sizeof(a) - first) / 8) * 8, &v, bytes);
-      memcpy((char *)&m + first_merge + (size_t)rand() % ((sizeof(m) - first_merge) / 8) * 8, &v, bytes);
+    for (int n = 1 + random_below(3); n > 0; n--) {
+      const int64_t v = values[(size_t)random_below(sizeof(values) / sizeof(values[0]))];
+      const size_t bytes = random_below(3) == 0 ? 4 : 8;
+      memcpy((char *)&a + first + (size_t)random_below((sizeof(a) - first) / 8) * 8, &v, bytes);
+      memcpy((char *)&m + first_merge + (size_t)random_below((sizeof(m) - first_merge) / 8) * 8, &v, bytes);
     }
     accepted += tsr__append_init(&a, &ap, &err) == TSR_OK;
     assert_true((err.status == TSR_OK) == (err.text[0] == 0));
@@ -592,5 +589,6 @@ int main(void) {
       cmocka_unit_test(append_on_devices_reads_nothing), cmocka_unit_test(merge_rules_are_enforced),
       cmocka_unit_test(merge_runs_are_checked),          cmocka_unit_test(hostile_descriptions_never_crash),
   };
+  random_seed();
   return cmocka_run_group_tests_name("cache_ops", tests, NULL, NULL);
 }

@@ -6,24 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 #include <math.h>
 
 #include "common/dtype.h"
 #include "tessera/reference.h"
-
-static uint64_t rng_state;
-
-static uint64_t random_bits(void) { /* splitmix64 */
-  uint64_t z = rng_state += UINT64_C(0x9e3779b97f4a7c15);
-  z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-  return z ^ z >> 31;
-}
+#include "random.h"
 
 /* ---- What a pattern means, in units of the smallest subnormal ---------------------------------- */
 
@@ -369,8 +359,6 @@ int main(void) {
       cmocka_unit_test(test_unaligned),
       cmocka_unit_test(test_names),
   };
-  const char *text = getenv("TESSERA_TEST_SEED");
-  rng_state = text != NULL ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
-  printf("seed %llu (TESSERA_TEST_SEED)\n", (unsigned long long)rng_state);
+  random_seed();
   return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);
 }

@@ -360,7 +360,7 @@ static void expect_number(const char *text) {
 static void test_numbers(void **state) {
   (void)state;
   for (int n = 0; n < 20000; ++n) {
-    const uint32_t bits = (uint32_t)next_bits(&g) % 0x7f800000;
+    const uint32_t bits = (uint32_t)conf_next(&g.rng) % 0x7f800000;
     char text[256], other[64];
     float f, back;
     memcpy(&f, &bits, sizeof(f));
@@ -401,6 +401,6 @@ int main(void) {
       cmocka_unit_test(test_tile_classes),
       cmocka_unit_test(test_numbers),
   };
-  g.rng = seed_of_run();
+  g.rng.state = random_seed();
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

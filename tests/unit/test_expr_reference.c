@@ -79,6 +79,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_pairs),
   };
-  g.rng = seed_of_run();
+  g.rng.state = random_seed();
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

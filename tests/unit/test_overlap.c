@@ -5,11 +5,11 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "bind_fixture.h"
+#include "random.h"
 
 /* Every byte of a layout, marked in a map. */
 static void mark(const tsr_layout *l, int64_t base, uint8_t *map) {
@@ -26,23 +26,21 @@ static void mark(const tsr_layout *l, int64_t base, uint8_t *map) {
 
 static void overlap_is_exact(void **state) {
   static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_I8};
-  const unsigned seed = (unsigned)time(NULL);
   static uint8_t memory[65536], maps[2][65536];
   int found[2] = {0, 0};
   (void)state;
-  print_message("seed %u\n", seed);
-  srand(seed);
   for (int round = 0; round < 20000; round++) {
     tsr_layout l[2];
     int64_t base[2];
     int expected = 0;
     for (int n = 0; n < 2; n++) {
-      const int64_t gap = 1 + rand() % 3;
-      l[n] = tsr_layout_dense(dtypes[rand() % 3], 1 + rand() % 3, 1 + rand() % 3, 1 + rand() % 3, 1 + rand() % 4);
+      const int64_t gap = 1 + random_below(3);
+      l[n] = tsr_layout_dense(dtypes[random_below(3)], 1 + random_below(3), 1 + random_below(3), 1 + random_below(3),
+                              1 + random_below(4));
       for (int a = 0; a < 4; a++) {
-        l[n].stride[a] = rand() % 4 == 0 ? rand() % 40 : l[n].stride[a] * gap;
+        l[n].stride[a] = random_below(4) == 0 ? random_below(40) : l[n].stride[a] * gap;
       }
-      base[n] = rand() % 200 * 4;
+      base[n] = random_below(200) * 4;
       memset(maps[n], 0, sizeof(maps[n]));
       mark(&l[n], base[n], maps[n]);
     }
@@ -124,5 +122,6 @@ int main(void) {
       cmocka_unit_test(interleaved_outputs_are_accepted),
       cmocka_unit_test(a_smaller_run_overlaps_less),
   };
+  random_seed();
   return cmocka_run_group_tests_name("overlap", tests, NULL, NULL);
 }

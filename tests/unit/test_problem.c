@@ -4,12 +4,12 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "common/validate.h"
 #include "problem_bases.h"
+#include "random.h"
 
 /* ---- Accepted -------------------------------------------------------------------------------- */
 
@@ -332,21 +332,18 @@ static void strides_are_checked(void **state) {
 
 /* Against a count of every element's bytes. */
 static void spans_and_outputs(void **state) {
-  const unsigned seed = (unsigned)time(NULL);
   static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_I8, TSR_I64, TSR_U4, TSR_BIT};
   int accepted = 0, refused = 0;
   (void)state;
-  print_message("seed %u\n", seed);
-  srand(seed);
   for (int round = 0; round < 20000; round++) {
-    tsr_layout l = tsr_layout_dense(dtypes[rand() % 6], 0, 0, 0, 0);
+    tsr_layout l = tsr_layout_dense(dtypes[random_below(6)], 0, 0, 0, 0);
     uint8_t count[4096];
     int64_t last = 0, twice = 0, sub = l.dtype == TSR_U4 ? 2 : 1;
     tsr_error err;
     memset(count, 0, sizeof(count));
     for (int a = 0; a < 4; a++) {
-      l.shape[a] = 1 + rand() % 4;
-      l.stride[a] = rand() % 3 == 0 ? rand() % 30 : (int64_t[]){24, 6, 2, 1}[a] * (1 + rand() % 2);
+      l.shape[a] = 1 + random_below(4);
+      l.stride[a] = random_below(3) == 0 ? random_below(30) : (int64_t[]){24, 6, 2, 1}[a] * (1 + random_below(2));
     }
     if (tsr_dtype_bits(l.dtype) < 8) {
       l.shape[3] *= 2;
@@ -475,7 +472,6 @@ static void smaller_structs_are_filled_with_zeros(void **state) {
 /* ---- Hostile input and failing allocations ------------------------------------------------------ */
 
 static void hostile_descriptions_never_crash(void **state) {
-  const unsigned seed = (unsigned)time(NULL);
   static const int64_t values[] = {0,
                                    1,
                                    -1,
@@ -501,17 +497,15 @@ static void hostile_descriptions_never_crash(void **state) {
   const size_t pointers = offsetof(tsr_attention_desc, score_expr), after = offsetof(tsr_attention_desc, num_scalars);
   int accepted = 0;
   (void)state;
-  print_message("seed %u\n", seed);
-  srand(seed);
   for (int round = 0; round < 200000; round++) {
-    tsr_attention_desc d = base_desc((base_kind)(rand() % BASE_COUNT));
+    tsr_attention_desc d = base_desc((base_kind)(random_below(BASE_COUNT)));
     tsr__problem p;
     tsr_error err;
     tsr_status st;
-    for (int n = 1 + rand() % 4; n > 0; n--) {
-      const size_t at = sizeof(size_t) + (size_t)rand() % ((sizeof(d) - sizeof(size_t)) / 4) * 4;
-      const int64_t v = values[(size_t)rand() % (sizeof(values) / sizeof(values[0]))];
-      const size_t bytes = at % 8 == 0 && at + 8 <= sizeof(d) && rand() % 4 != 0 ? 8 : 4;
+    for (int n = 1 + random_below(4); n > 0; n--) {
+      const size_t at = sizeof(size_t) + (size_t)random_below((sizeof(d) - sizeof(size_t)) / 4) * 4;
+      const int64_t v = values[(size_t)random_below(sizeof(values) / sizeof(values[0]))];
+      const size_t bytes = at % 8 == 0 && at + 8 <= sizeof(d) && random_below(4) != 0 ? 8 : 4;
       const int in_variant = at + bytes > offsetof(tsr_attention_desc, variant) &&
                              at < offsetof(tsr_attention_desc, variant) + sizeof(char *);
       if (at + bytes <= sizeof(d) && !in_variant && (at + bytes <= pointers || at >= after)) {
@@ -598,5 +592,6 @@ int main(void) {
       cmocka_unit_test(hostile_descriptions_never_crash),
       cmocka_unit_test(every_allocation_may_fail),
   };
+  random_seed();
   return cmocka_run_group_tests_name("problem", tests, NULL, NULL);
 }

@@ -276,7 +276,7 @@ static void test_shift_invariance(void **state) {
   static float bias[20];
   (void)state;
   case_init(&c1, 2, 4, 20, 2, 2, 8, 5);
-  case_fill(bias, 20);
+  random_fill(bias, 20);
   CASE_GIVE(&c1, bias, tsr_layout_dense(TSR_F32, 1, 1, 1, 20), bias);
   case_run(&c1);
   c2 = c1;
@@ -508,6 +508,6 @@ int main(void) {
       cmocka_unit_test(test_large_logits),
       cmocka_unit_test(test_no_sequences),
   };
-  case_seed();
+  random_seed();
   return cmocka_run_group_tests_name("reference", tests, NULL, NULL);
 }

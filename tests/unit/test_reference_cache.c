@@ -128,12 +128,12 @@ static void check_quantised(tsr_dtype dtype, int with_zero) {
   const int64_t rows = 2 * 7 * 2, d = 8, dv = 4;
   case_init(&c1, 2, 3, 7, 4, 2, d, dv);
   for (int n = 0; n < 4096; n++) {
-    codes[0][n] = (unsigned char)(case_bits() & 0x77); /* no NaN in fp8 */
-    codes[1][n] = (unsigned char)(case_bits() & 0x77);
+    codes[0][n] = (unsigned char)(random_bits() & 0x77); /* no NaN in fp8 */
+    codes[1][n] = (unsigned char)(random_bits() & 0x77);
   }
   for (int t = 0; t < 4; t++) {
     for (int n = 0; n < 256; n++) { /* few bits, so that f32 holds each product */
-      scales[t][n] = (float)(1 + case_bits() % 7) * (dtype == TSR_F8E5M2 ? 0x1p-14f : 0x1p-6f);
+      scales[t][n] = (float)(1 + random_bits() % 7) * (dtype == TSR_F8E5M2 ? 0x1p-14f : 0x1p-6f);
     }
   }
   dequantise(c1.k, dtype, codes[0], scales[0], with_zero ? scales[1] : NULL, rows, d);
@@ -169,9 +169,9 @@ static void test_broadcast_scale_and_q_descale(void **state) {
   (void)state;
   case_init(&c1, 2, 3, 5, 4, 2, 4, 4);
   for (int64_t n = 0; n < 4096; n++) {
-    q8[n] = (unsigned char)(case_bits() & 0xb7);
-    codes[0][n] = (unsigned char)(case_bits() & 0xb7);
-    codes[1][n] = (unsigned char)(case_bits() & 0xb7);
+    q8[n] = (unsigned char)(random_bits() & 0xb7);
+    codes[0][n] = (unsigned char)(random_bits() & 0xb7);
+    codes[1][n] = (unsigned char)(random_bits() & 0xb7);
   }
   for (int64_t n = 0; n < 2 * 3 * 4 * 4; n++) { /* q [b][s][h][d], a descale for each kv head */
     c1.q[n] = (float)tsr_decode(TSR_F8E4M3, q8, n) * q_descale[n / 48 * 2 + n / 4 % 4 / 2];
@@ -287,11 +287,11 @@ static void test_rotary(void **state) {
   static const int32_t positions[3] = {5, 0, 3}, length = 4;
   (void)state;
   for (int64_t n = 0; n < 48; n++) {
-    tsr_encode(TSR_BF16, k_new, n, (double)case_value());
+    tsr_encode(TSR_BF16, k_new, n, (double)random_value());
     tsr_encode(TSR_BF16, q, n, tsr_decode(TSR_BF16, k_new, n));
   }
-  case_fill(cos_sin[0], 12);
-  case_fill(cos_sin[1], 12);
+  random_fill(cos_sin[0], 12);
+  random_fill(cos_sin[1], 12);
   for (uint32_t flags = 0; flags <= TSR_APPEND_INTERLEAVED; flags++) {
     for (int with_positions = 0; with_positions < 2; with_positions++) {
       append_init();
@@ -339,10 +339,10 @@ static void test_rotary_then_quantise(void **state) {
   static float cos_sin[2][4 * 8], scale[2][4 * 2];
   (void)state;
   for (int64_t n = 0; n < 64; n++) {
-    tsr_encode(TSR_BF16, k_new, n, (double)case_value());
+    tsr_encode(TSR_BF16, k_new, n, (double)random_value());
   }
-  case_fill(cos_sin[0], 32);
-  case_fill(cos_sin[1], 32);
+  random_fill(cos_sin[0], 32);
+  random_fill(cos_sin[1], 32);
   for (int pass = 0; pass < 3; pass++) { /* k turned and kept; turned and quantised; the first quantised */
     append_init();
     APPEND_GIVE(k_new, tsr_layout_dense(TSR_BF16, 1, 4, 1, 16), pass == 2 ? turned : k_new);
@@ -473,9 +473,9 @@ static void test_merge_of_empty(void **state) {
   merge_init(1, 2, 1, 3);
   for (int n = 0; n < 4; n++) { /* 3 empty partials whose o is NaN, and one that is not */
     for (int x = 0; x < 6; x++) {
-      part_o[n][x] = n == 2 ? case_value() : NAN;
+      part_o[n][x] = n == 2 ? random_value() : NAN;
     }
-    part_lse[n][0] = part_lse[n][1] = n == 2 ? case_value() : -INFINITY;
+    part_lse[n][0] = part_lse[n][1] = n == 2 ? random_value() : -INFINITY;
   }
   merge(4);
   for (int x = 0; x < 6; x++) {
@@ -506,6 +506,6 @@ int main(void) {
       cmocka_unit_test(test_merge_of_splits),
       cmocka_unit_test(test_merge_of_empty),
   };
-  case_seed();
+  random_seed();
   return cmocka_run_group_tests_name("reference_cache", tests, NULL, NULL);
 }

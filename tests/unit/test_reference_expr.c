@@ -242,6 +242,6 @@ int main(void) {
       cmocka_unit_test(test_slopes),    cmocka_unit_test(test_variables),
       cmocka_unit_test(test_malformed), cmocka_unit_test(test_mask_and_minus_infinity),
   };
-  case_seed();
+  random_seed();
   return cmocka_run_group_tests_name("reference_expr", tests, NULL, NULL);
 }

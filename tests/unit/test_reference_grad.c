@@ -7,14 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 #include <math.h>
 
 #include "common/reference.h"
+#include "random.h"
 
 enum { B = 2, SQ = 5, SK = 7, D = 4, DV = 3, HQ = 4, MAX_ELEMENTS = 512 };
 
@@ -55,32 +54,6 @@ typedef struct problem {
   int32_t flashmask[B * SK * 2], indptr[4], indices[6];
   const char *scalar_names[1];
 } problem;
-
-static uint64_t rng_state;
-
-static uint32_t random_bits(void) { /* splitmix64 */
-  uint64_t z = rng_state += UINT64_C(0x9e3779b97f4a7c15);
-  z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-  return (uint32_t)(z >> 32);
-}
-
-static float random_value(void) { /* (-2, 2), multiples of 2^-12 */
-  return (float)((int)(random_bits() % 16384) - 8192) / 4096.0f;
-}
-
-static void fill(float *x, int64_t n) {
-  for (int64_t c = 0; c < n; c++) {
-    x[c] = random_value();
-  }
-}
-
-static uint64_t seed_of_run(void) {
-  const char *text = getenv("TESSERA_TEST_SEED");
-  const uint64_t seed = text != NULL ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
-  printf("seed %llu (TESSERA_TEST_SEED)\n", (unsigned long long)seed);
-  return seed;
-}
 
 /* ---- Problems -------------------------------------------------------------------------------- */
 
@@ -137,18 +110,18 @@ static void add_terms(problem *p, unsigned features) {
     const unsigned ones = narrow ? 1 + random_bits() % 15 : 0; /* axes of extent 1 */
     d->bias = tsr_layout_dense(TSR_F32, ones & 1 ? 1 : B, ones & 2 ? 1 : HQ, ones & 4 ? 1 : SQ, ones & 8 ? 1 : SK);
     p->num_bias = d->bias.shape[0] * d->bias.shape[1] * d->bias.shape[2] * d->bias.shape[3];
-    fill(p->bias, p->num_bias);
+    random_fill(p->bias, p->num_bias);
     if (!narrow) {
       p->bias[random_bits() % (uint32_t)p->num_bias] = -INFINITY;
     }
     p->args.bias = tsr_buffer_in(p->bias);
   }
   if ((features & ALIBI) != 0) {
-    fill(p->alibi, HQ);
+    random_fill(p->alibi, HQ);
     GIVE(p, alibi_slopes, tsr_layout_dense(TSR_F32, 1, HQ, 1, 1), p->alibi);
   }
   if ((features & SINK) != 0) {
-    fill(p->sink, HQ);
+    random_fill(p->sink, HQ);
     p->sink[1] = -INFINITY;
     GIVE(p, sink, tsr_layout_dense(TSR_F32, HQ, 1, 1, 1), p->sink);
   }
@@ -163,7 +136,7 @@ static void add_terms(problem *p, unsigned features) {
     d->scalar_names = p->scalar_names;
     d->num_scalars = 1;
     p->args.scalars[0] = 0.75f;
-    fill(p->aux, SK);
+    random_fill(p->aux, SK);
     d->num_aux = 1;
     d->aux[0] = tsr_layout_dense(TSR_F32, SK, 1, 1, 1);
     p->args.aux[0] = tsr_buffer_in(p->aux);
@@ -210,11 +183,11 @@ static void make_problem(problem *p, unsigned features) {
   memset(p, 0, sizeof(*p));
   *d = tsr_attention_desc_init();
   p->args = tsr_run_args_init();
-  fill(p->q, MAX_ELEMENTS);
-  fill(p->k, MAX_ELEMENTS);
-  fill(p->v, MAX_ELEMENTS);
-  fill(p->dout, MAX_ELEMENTS);
-  fill(p->dlse, MAX_ELEMENTS);
+  random_fill(p->q, MAX_ELEMENTS);
+  random_fill(p->k, MAX_ELEMENTS);
+  random_fill(p->v, MAX_ELEMENTS);
+  random_fill(p->dout, MAX_ELEMENTS);
+  random_fill(p->dlse, MAX_ELEMENTS);
   GIVE(p, q, tsr_layout_dense(TSR_F32, b, sq, HQ, D), p->q);
   GIVE(p, k, tsr_layout_bhsd(TSR_F32, b, hkv, sk, D), p->k);
   GIVE(p, v, tsr_layout_dense(TSR_F32, b, sk, hkv, DV), p->v);
@@ -388,7 +361,7 @@ static void test_extent_of_dbias(void **state) {
     p.seqlens_q[0] = 0;
     p.seqlens_q[1] = 2;
     p.seqlens_k[1] = 3;
-    fill(p.bias, MAX_ELEMENTS);
+    random_fill(p.bias, MAX_ELEMENTS);
     GIVE(&p, bias, tsr_layout_dense(TSR_F32, nb, nh, nq, nk), p.bias);
     for (int n = 0; n < MAX_ELEMENTS; n++) {
       dbias[n] = untouched;
@@ -474,6 +447,6 @@ int main(void) {
       cmocka_unit_test(test_random_combinations), cmocka_unit_test(test_given_forward),
       cmocka_unit_test(test_extent_of_dbias),     cmocka_unit_test(test_plain),
   };
-  rng_state = seed_of_run();
+  random_seed();
   return cmocka_run_group_tests_name("reference_grad", tests, NULL, NULL);
 }

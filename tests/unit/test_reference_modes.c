@@ -49,8 +49,8 @@ static void test_dropout(void **state) {
   memcpy(&c2, &c1, sizeof(c1));
   c2.out.o = c2.o;
   c2.out.lse = c2.lse;
-  c2.args.seed = (uint64_t)case_bits() << 32 | case_bits();
-  c2.args.offset = (uint64_t)case_bits() << 32 | case_bits();
+  c2.args.seed = (uint64_t)random_bits() << 32 | random_bits();
+  c2.args.offset = (uint64_t)random_bits() << 32 | random_bits();
   drop(&c2, 0.48f, mask);
   for (int64_t n = 0; n < 2 * 16 * 2 * 16; n++) {
     const int64_t j = n % 16, h = n / 16 % 2, i = n / 32 % 16, b = n / 512, bh = b * 2 + h;
@@ -226,6 +226,6 @@ int main(void) {
       cmocka_unit_test(test_plain_large_logits),
       cmocka_unit_test(test_stop),
   };
-  case_seed();
+  random_seed();
   return cmocka_run_group_tests_name("reference_modes", tests, NULL, NULL);
 }

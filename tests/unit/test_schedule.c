@@ -5,18 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "common/schedule.h"
-
-static uint64_t rng_state;
-
-static int64_t pick(int64_t lo, int64_t hi) {
-  rng_state = rng_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return lo + (int64_t)((rng_state >> 33) % (uint64_t)(hi - lo + 1));
-}
+#include "random.h"
 
 static tsr__problem problem(int64_t b, int32_t heads, int32_t group, int64_t sq, int64_t sk) {
   tsr__problem p;
@@ -34,15 +27,15 @@ static tsr__problem problem(int64_t b, int32_t heads, int32_t group, int64_t sq,
 static void every_pair_once(void **state) {
   (void)state;
   for (int round = 0; round < 300; round++) {
-    const int64_t b = pick(1, 3), sq = pick(1, 40), sk = pick(0, 60);
-    const int32_t group = (int32_t)pick(1, 9);
-    tsr__problem p = problem(b, (int32_t)pick(1, 2), group, sq, sk);
+    const int64_t b = random_int(1, 3), sq = random_int(1, 40), sk = random_int(0, 60);
+    const int32_t group = (int32_t)random_int(1, 9);
+    tsr__problem p = problem(b, (int32_t)random_int(1, 2), group, sq, sk);
     tsr__schedule s;
     int *count;
-    p.desc.num_splits = (int32_t)(pick(0, 1) * pick(1, 7));
-    p.desc.flags = pick(0, 3) == 0 ? TSR_BATCH_INVARIANT : 0;
+    p.desc.num_splits = (int32_t)(random_int(0, 1) * random_int(1, 7));
+    p.desc.flags = random_int(0, 3) == 0 ? TSR_BATCH_INVARIANT : 0;
     p.desc.num_splits = p.desc.flags != 0 ? 0 : p.desc.num_splits;
-    s = tsr__schedule_init(&p, (int32_t)pick(1, 12), (int32_t)pick(1, 8), (int32_t)pick(1, 16));
+    s = tsr__schedule_init(&p, (int32_t)random_int(1, 12), (int32_t)random_int(1, 8), (int32_t)random_int(1, 16));
     assert_true(s.pack <= s.tile_q && group % s.pack == 0);
     assert_true(s.split_keys % s.tile_k == 0);
     count = calloc((size_t)(b * p.heads_q * sq * (sk + 1)), sizeof(*count));
@@ -91,9 +84,7 @@ static void promises(void **state) {
 }
 
 int main(void) {
-  const char *seed = getenv("TSR_TEST_SEED");
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_pair_once), cmocka_unit_test(promises)};
-  rng_state = seed != NULL ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
-  printf("seed %llu\n", (unsigned long long)rng_state);
+  random_seed();
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

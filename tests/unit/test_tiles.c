@@ -6,20 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #include "common/tiles.h"
+#include "random.h"
 
 enum { B = 2, HQ = 4, HKV = 2, MAX_S = 14 };
-
-static uint64_t rng_state;
-
-static int64_t pick(int64_t lo, int64_t hi) {
-  rng_state = rng_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return lo + (int64_t)((rng_state >> 33) % (uint64_t)(hi - lo + 1));
-}
 
 typedef struct fixture {
   tsr_attention_desc desc;
@@ -34,25 +27,25 @@ typedef struct fixture {
 static void add_masks(fixture *f, int64_t sq, int64_t sk) {
   tsr_attention_desc *d = &f->desc;
   tsr_run_args *a = &f->args;
-  const int causal = pick(0, 1) == 1;
+  const int causal = random_int(0, 1) == 1;
   d->flags |= causal ? TSR_CAUSAL : 0;
-  d->flags |= pick(0, 3) == 0 ? TSR_TOP_LEFT : 0;
-  if (pick(0, 2) == 0) {
+  d->flags |= random_int(0, 3) == 0 ? TSR_TOP_LEFT : 0;
+  if (random_int(0, 2) == 0) {
     d->flags |= TSR_WINDOW;
-    d->window_left = pick(-1, 6);
-    d->window_right = pick(-1, 6);
-    d->sink_tokens = pick(0, 1) * pick(0, 5);
+    d->window_left = random_int(-1, 6);
+    d->window_right = random_int(-1, 6);
+    d->sink_tokens = random_int(0, 1) * random_int(0, 5);
   }
-  if (pick(0, 3) == 0) {
+  if (random_int(0, 3) == 0) {
     d->flags |= TSR_CHUNK;
-    d->chunk = pick(1, 7);
+    d->chunk = random_int(1, 7);
   }
-  if (causal && pick(0, 2) == 0) {
+  if (causal && random_int(0, 2) == 0) {
     d->prefix = tsr_layout_dense(TSR_I32, B, 1, 1, 1);
     a->prefix = tsr_buffer_in(f->prefix);
   }
-  if (pick(0, 3) == 0) {
-    const int bits = pick(0, 1) == 1;
+  if (random_int(0, 3) == 0) {
+    const int bits = random_int(0, 1) == 1;
     d->mask = tsr_layout_dense(bits ? TSR_BIT : TSR_U8, B, HQ, sq, sk);
     if (bits) {
       d->mask.stride[3] = 1;
@@ -62,33 +55,33 @@ static void add_masks(fixture *f, int64_t sq, int64_t sk) {
     }
     a->mask = tsr_buffer_in(f->mask);
     for (size_t i = 0; i < sizeof(f->mask); i++) { /* long runs, so that whole tiles are set or clear */
-      f->mask[i] = (uint8_t)(i % 23 == 0      ? pick(0, 255)
-                             : i == 0         ? 0
-                             : pick(0, 9) < 9 ? f->mask[i - 1]
-                                              : 255 - f->mask[i - 1]);
+      f->mask[i] = (uint8_t)(i % 23 == 0            ? random_int(0, 255)
+                             : i == 0               ? 0
+                             : random_int(0, 9) < 9 ? f->mask[i - 1]
+                                                    : 255 - f->mask[i - 1]);
     }
   }
-  if (pick(0, 3) == 0) {
+  if (random_int(0, 3) == 0) {
     d->segments_q = tsr_layout_dense(TSR_I32, B, sq, 1, 1);
     d->segments_k = tsr_layout_dense(TSR_I32, B, sk, 1, 1);
     a->segments_q = tsr_buffer_in(f->seg_q);
     a->segments_k = tsr_buffer_in(f->seg_k);
     for (int64_t i = 0; i < B * MAX_S; i++) {
-      f->seg_q[i] = (int32_t)(i / 5 + pick(-1, 0));
-      f->seg_k[i] = (int32_t)(i / 4 + pick(-1, 0));
+      f->seg_q[i] = (int32_t)(i / 5 + random_int(-1, 0));
+      f->seg_k[i] = (int32_t)(i / 4 + random_int(-1, 0));
     }
   }
-  if (pick(0, 3) == 0) {
-    const int64_t n = causal ? pick(1, 2) : pick(1, 2) * 2;
-    const int64_t heads = pick(0, 2) == 0 ? 1 : pick(0, 1) ? HKV : HQ;
+  if (random_int(0, 3) == 0) {
+    const int64_t n = causal ? random_int(1, 2) : random_int(1, 2) * 2;
+    const int64_t heads = random_int(0, 2) == 0 ? 1 : random_int(0, 1) ? HKV : HQ;
     d->flashmask = tsr_layout_dense(TSR_I32, B, heads, sk, n);
     a->flashmask = tsr_buffer_in(f->flash);
     for (size_t i = 0; i < sizeof(f->flash) / sizeof(f->flash[0]); i++) {
-      f->flash[i] = (int32_t)pick(-2, sq + 2);
+      f->flash[i] = (int32_t)random_int(-2, sq + 2);
     }
   }
-  if (pick(0, 3) == 0) {
-    const int64_t rows = pick(1, 5), cols = pick(1, 5);
+  if (random_int(0, 3) == 0) {
+    const int64_t rows = random_int(1, 5), cols = random_int(1, 5);
     const int64_t n_rows = (sq + rows - 1) / rows, n_cols = (sk + cols - 1) / cols;
     int32_t n = 0;
     d->block_rows = (int32_t)rows;
@@ -96,7 +89,7 @@ static void add_masks(fixture *f, int64_t sq, int64_t sk) {
     for (int64_t r = 0; r < n_rows; r++) {
       f->indptr[r] = n;
       for (int64_t c = 0; c < n_cols; c++) {
-        if (pick(0, 2) != 0) {
+        if (random_int(0, 2) != 0) {
           f->indices[n++] = (int32_t)c;
         }
       }
@@ -107,18 +100,18 @@ static void add_masks(fixture *f, int64_t sq, int64_t sk) {
     a->block_indptr = tsr_buffer_in(f->indptr);
     a->block_indices = tsr_buffer_in(f->indices);
   }
-  if (pick(0, 5) == 0) {
+  if (random_int(0, 5) == 0) {
     static const char *const texts[] = {"i / 3 == j / 3", "j % 4 != 1", "h == 1 || j < 5", "i + off >= j + w"};
-    d->mask_expr = texts[pick(0, 3)];
+    d->mask_expr = texts[random_int(0, 3)];
     f->scalars[0] = "w";
     d->scalar_names = f->scalars;
     d->num_scalars = 1;
-    a->scalars[0] = (float)pick(-3, 3);
+    a->scalars[0] = (float)random_int(-3, 3);
   }
 }
 
 static void make(fixture *f) {
-  const int64_t sq = pick(1, MAX_S), sk = pick(1, MAX_S);
+  const int64_t sq = random_int(1, MAX_S), sk = random_int(1, MAX_S);
   tsr_attention_desc *d = &f->desc;
   memset(f, 0, sizeof(*f));
   *d = tsr_attention_desc_init();
@@ -127,15 +120,15 @@ static void make(fixture *f) {
   d->k = d->v = tsr_layout_dense(TSR_F32, B, sk, HKV, 8);
   f->args.q = f->args.k = f->args.v = tsr_buffer_in(f->data);
   f->args.o = tsr_buffer_out(f->data);
-  if (pick(0, 1)) {
+  if (random_int(0, 1)) {
     d->seqlens_q = d->seqlens_k = tsr_layout_dense(TSR_I32, B, 1, 1, 1);
     f->args.seqlens_q = tsr_buffer_in(f->len_q);
     f->args.seqlens_k = tsr_buffer_in(f->len_k);
   }
   for (int b = 0; b < B; b++) {
-    f->len_q[b] = (int32_t)pick(0, sq);
-    f->len_k[b] = (int32_t)pick(0, sk);
-    f->prefix[b] = (int32_t)pick(0, sk);
+    f->len_q[b] = (int32_t)random_int(0, sq);
+    f->len_k[b] = (int32_t)random_int(0, sk);
+    f->prefix[b] = (int32_t)random_int(0, sk);
   }
   add_masks(f, sq, sk);
 }
@@ -203,7 +196,7 @@ static void classes_agree_with_the_predicate(void **state) {
   for (int round = 0; round < 4000; round++) {
     tsr__problem p;
     tsr__bound bound;
-    const int64_t tile_q = pick(1, 6), tile_k = pick(1, 6);
+    const int64_t tile_q = random_int(1, 6), tile_k = random_int(1, 6);
     make(f);
     if (tsr__problem_init(NULL, &f->desc, &p, &err) != TSR_OK) {
       fail_msg("%s: %s", err.field, err.text);
@@ -214,8 +207,8 @@ static void classes_agree_with_the_predicate(void **state) {
     for (int b = 0; b < B; b++) {
       const tsr_seq s = tsr_seq_load(&bound.args, &bound.ptrs, b);
       for (int64_t i = 0; i < s.q_len; i += tile_q) {
-        const int h = (int)pick(0, 1) * 2;
-        const tsr__tile_box rows = {i, tsr_min_i64(i + tile_q, s.q_len), 0, 0, h, h + (int)pick(1, 2)};
+        const int h = (int)random_int(0, 1) * 2;
+        const tsr__tile_box rows = {i, tsr_min_i64(i + tile_q, s.q_len), 0, 0, h, h + (int)random_int(1, 2)};
         check_iterator(&p, &bound, &s, &rows, tile_k);
       }
     }
@@ -229,7 +222,7 @@ static void counts_agree_with_the_iterator(void **state) {
   tsr_error err;
   (void)state;
   for (int round = 0; round < 2000; round++) {
-    const int64_t tile_q = pick(1, 5), tile_k = pick(1, 5);
+    const int64_t tile_q = random_int(1, 5), tile_k = random_int(1, 5);
     int64_t total, visited, walked = 0;
     tsr__problem p;
     tsr__bound bound;
@@ -267,12 +260,10 @@ static void counts_agree_with_the_iterator(void **state) {
 }
 
 int main(void) {
-  const char *seed = getenv("TSR_TEST_SEED");
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(classes_agree_with_the_predicate),
       cmocka_unit_test(counts_agree_with_the_iterator),
   };
-  rng_state = seed != NULL ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
-  printf("seed %llu\n", (unsigned long long)rng_state);
+  random_seed();
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
