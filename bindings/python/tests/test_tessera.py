@@ -14,7 +14,7 @@ import tessera
 from tessera import _abi
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
-SEED = int(os.environ.get("TSR_TEST_SEED", np.random.SeedSequence().entropy % 2**32))
+SEED = int(os.environ.get("TESSERA_TEST_SEED", np.random.SeedSequence().entropy % 2**32))
 print("seed", SEED)
 try:
     import torch
