@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elements of any type as f32 vectors, and back. Exact for subnormals, infinities and NaN, as common/device/numeric.h. */
+/* Elements of any type as f32 vectors, and back. Exact for subnormals, infinities and NaN, as common/device/numeric.h.
+ */
 #ifndef TSR_CPU_CONVERT_H
 #define TSR_CPU_CONVERT_H
 

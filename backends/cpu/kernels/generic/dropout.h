@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropout on the probabilities of a tile: Philox4x32-10 with a query a lane (common/device/philox.h is the scalar text). The
- * factor of kept pairs is applied once, to the finished row. */
+/* Dropout on the probabilities of a tile: Philox4x32-10 with a query a lane (common/device/philox.h is the scalar
+ * text). The factor of kept pairs is applied once, to the finished row. */
 #ifndef TSR_CPU_DROPOUT_H
 #define TSR_CPU_DROPOUT_H
 
-#include "backends/cpu/kernels/generic/item.h"
+#include "backends/cpu/kernels/generic/mask.h"
 
 /* High and low words of a * m. */
 static inline vu vu_mul_wide(vu a, uint32_t m, vu *low) {
@@ -71,7 +71,7 @@ static inline vi dropped(vu r, tsr_u64 threshold) {
   return threshold > 0xffffffffu ? vi_all(-1) : (vi)(r < (uint32_t)threshold);
 }
 
-/* Probabilities of dropped pairs of keys [first, last) become 0. */
+/* Probabilities of dropped pairs of keys [first, last) become 0; where bits[] count, their bits too. */
 static void dropout_tile(fwd_item *f, int first, int last) {
   const tsr_u64 threshold = f->a->dropout_threshold;
   for (int v = 0; v < item_lanes(f); v += VL) {
@@ -82,7 +82,11 @@ static void dropout_tile(fwd_item *f, int first, int last) {
       for (int k = 0; k < 4; k++) {
         float *at = f->s + (j + k) * TILE_Q + v;
         if (j + k >= first && j + k < last) {
-          vf_store(at, (vf)((vi)vf_load(at) & ~dropped(c[k], threshold)));
+          const vi kept = ~dropped(c[k], threshold);
+          vf_store(at, (vf)((vi)vf_load(at) & kept));
+          if (f->masked) {
+            keep_where(&f->bits[j / 32][v], (j + k) & 31, kept);
+          }
         }
       }
     }

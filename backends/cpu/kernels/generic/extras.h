@@ -31,28 +31,20 @@ static inline tsr_i64 partial_at(const tsr_cpu_run *run, const tsr_seq *seq, tsr
   return (s * partial_rows(p) + partial_row(p, seq, i)) * p->heads_q + h;
 }
 
-/* Sums the splits of a row, left to right, relative to their common maximum; l is 0 and acc untouched if all are empty. */
-static float join_splits(const tsr_cpu_run *run, const tsr_seq *seq, tsr_i32 h, tsr_i64 i, float unit, float *acc,
-                         float *l) {
-  const tsr__plan_build *build = run->build;
-  const float *o = (const float *)(const void *)((const char *)run->workspace + build->partial_o);
-  const float *state = (const float *)(const void *)((const char *)run->workspace + build->partial_lse);
-  const int channels = run->problem->attn.head_dim_v;
+/* The common maximum of a row's splits and their sums relative to it, weight[s], left to right in *l. */
+static float weigh_splits(const tsr_cpu_run *run, const tsr_seq *seq, tsr_i32 h, tsr_i64 i, float unit, float *weight,
+                          float *l) {
+  const float *state = (const float *)(const void *)((const char *)run->workspace + run->build->partial_lse);
+  const int splits = run->build->schedule.num_splits;
   float m = -INFINITY;
-  for (int s = 0; s < build->schedule.num_splits; s++) {
+  for (int s = 0; s < splits; s++) {
     m = max_or_nan(m, state[2 * partial_at(run, seq, h, i, s)]);
   }
   *l = 0.0f;
-  for (int s = 0; s < build->schedule.num_splits && m != -INFINITY; s++) {
-    const tsr_i64 at = partial_at(run, seq, h, i, s);
-    const float weight = exp2f((state[2 * at] - m) * unit);
-    if (state[2 * at] == -INFINITY) {
-      continue; /* an empty split: its O is not read */
-    }
-    *l += state[2 * at + 1] * weight;
-    for (int c = 0; c < channels; c++) {
-      acc[c] += o[at * channels + c] * weight;
-    }
+  for (int s = 0; s < splits; s++) {
+    const float *own = state + 2 * partial_at(run, seq, h, i, s);
+    weight[s] = own[1] == 0.0f ? 0.0f : own[1] * exp2f((own[0] - m) * unit);
+    *l += weight[s];
   }
   return m;
 }
@@ -60,20 +52,26 @@ static float join_splits(const tsr_cpu_run *run, const tsr_seq *seq, tsr_i32 h, 
 static void merge_row(const tsr_cpu_run *run, const tsr_seq *seq, tsr_i32 h, tsr_i64 i) {
   const tsr__problem *p = &run->problem->attn;
   const tsr_attn_args *a = &run->bound->args;
+  const float *o = (const float *)(const void *)((const char *)run->workspace + run->build->partial_o);
   const tsr_i64 row = seq->q_row0 + i, out = seq->q_b * a->o.stride[0] + row * a->o.stride[1] + h * a->o.stride[2];
   const score_units units = units_of(run, seq->b, h / p->group);
   const float z = sink_at(run, h);
-  float acc[TSR_MAX_HEAD_DIM] = {0}, l, factor = 0.0f, lse = z;
-  const float m = join_splits(run, seq, h, i, units.log2, acc, &l);
-  if (m != -INFINITY) {
-    factor = finish_row(m * natural_unit(units), l, z, dropout_scale(a), &lse);
+  float weight[TSR_MAX_SPLITS], acc[TSR_MAX_HEAD_DIM] = {0}, l, lse = z;
+  const float m = weigh_splits(run, seq, h, i, units.log2, weight, &l);
+  const float factor = l == 0.0f ? 0.0f : finish_row(m * natural_unit(units), l, z, dropout_scale(a), &lse);
+  for (int s = 0; s < run->build->schedule.num_splits; s++) {
+    const float *part = o + partial_at(run, seq, h, i, s) * p->head_dim_v, w = weight[s] * factor;
+    for (int c = 0; c < p->head_dim_v && weight[s] != 0.0f; c++) { /* an empty split is not read */
+      acc[c] += part[c] * w;
+    }
   }
   for (int c = 0; c < p->head_dim_v; c++) {
-    f32_store_as(p->desc.o.dtype, run->bound->ptr[TSR_SLOT_o], out + c * a->o.stride[3], acc[c] * factor);
+    f32_store_as(p->desc.o.dtype, run->bound->ptr[TSR_SLOT_o], out + c * a->o.stride[3], acc[c]);
   }
   if (run->bound->ptr[TSR_SLOT_lse] != NULL) {
-    ((float *)run->bound->ptr[TSR_SLOT_lse])[seq->q_b * a->lse.stride[0] + h * a->lse.stride[1] +
-                                             row * a->lse.stride[2]] = lse;
+    ((float *)
+         run->bound->ptr[TSR_SLOT_lse])[seq->q_b * a->lse.stride[0] + h * a->lse.stride[1] + row * a->lse.stride[2]] =
+        lse;
   }
 }
 

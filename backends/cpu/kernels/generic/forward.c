@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward attention (FlashAttention-2, arXiv 2307.08691, with queries in lanes): the item and the variant's row. The stages of a
- * tile are in the headers named after them. */
+/* Forward attention (FlashAttention-2, arXiv 2307.08691, with queries in lanes): the item and the variant's row. The
+ * stages of a tile are in the headers named after them. */
 #include "backends/cpu/kernels/generic/dropout.h"
 #include "backends/cpu/kernels/generic/extras.h"
 #include "backends/cpu/kernels/generic/load.h"
@@ -13,8 +13,9 @@
 
 /* How a pass over the keys treats what is not finite. */
 enum {
-  PASS_PLAIN = 0, /* multiplies probability 0 by whatever the value is */
-  PASS_SCRUB = 1  /* does not */
+  PASS_PLAIN = 0, /* multiplies a masked pair's probability 0 by whatever the value is */
+  PASS_SCRUB = 1, /* does not */
+  PASS_SHRINK = 2 /* does not, and multiplies probabilities by shrink[] */
 };
 
 /* ---- Scratch ---------------------------------------------------------------------------------- */
@@ -72,7 +73,7 @@ static int item_begin(fwd_item *f, const tsr_cpu_run *run, int64_t item, void *s
     const int row = r < f->rows ? r : f->rows - 1;
     f->i[r] = f->work.q0 + row / sched->pack;
     f->h[r] = (int64_t)f->work.head * sched->pack + row % sched->pack;
-    f->raise[r] = 0.0f;
+    f->shrink[r] = 1.0f;
   }
   f->units = units_of(run, b, f->kv_head);
   take_scratch(f, scratch);
@@ -87,6 +88,15 @@ static void pass_begin(fwd_item *f) {
   memset(f->ot, 0, (size_t)f->head_dim_v * TILE_Q * sizeof(float));
 }
 
+static void shrink_tile(fwd_item *f, int first, int last) {
+  for (int j = first; j < last; j++) {
+    for (int v = 0; v < item_lanes(f); v += VL) {
+      float *at = f->s + j * TILE_Q + v;
+      vf_store(at, vf_load(at) * vf_load(f->shrink + v));
+    }
+  }
+}
+
 static void tile_step(fwd_item *f, const tsr__kv_iter *it, int pass) {
   const int n = (int)(it->j1 - it->j0);
   int first = 0, last = n;
@@ -97,9 +107,8 @@ static void tile_step(fwd_item *f, const tsr__kv_iter *it, int pass) {
     if (first >= last) {
       return;
     }
-  } else if (f->a->flags & TSR_A_BIAS) {
+  } else if ((f->a->flags & TSR_A_BIAS) || pass != PASS_PLAIN) {
     mask_none(f);
-    f->masked = 1;
   }
   const int begin = first / SK * SK, end = (last + SK - 1) / SK * SK;
   load_keys(f, begin, last, end);
@@ -117,8 +126,11 @@ static void tile_step(fwd_item *f, const tsr__kv_iter *it, int pass) {
   if (f->a->flags & TSR_A_DROPOUT) {
     dropout_tile(f, first, last);
   }
+  if (pass == PASS_SHRINK) {
+    shrink_tile(f, first, last);
+  }
   load_values(f, first, last);
-  pv_tile(f->values, f->s, f->head_dim_v, first, last, f->vectors, f->alpha, f->ot, pass == PASS_SCRUB);
+  pv_tile(f, first, last, pass != PASS_PLAIN);
 }
 
 /* All keys once. counts may be NULL. 0: cancelled. */
@@ -159,9 +171,10 @@ static int find_bad_rows(const fwd_item *f, int32_t *bad) {
   return vi_any(any);
 }
 
-/* The NaN rule: a masked value that is not finite may have reached rows that must not see it (0 * NaN), and a row of huge values may
- * have overflowed before it was divided by its sum. Both show as values that are not finite, are rare, and are redone: first
- * without the products, then with probabilities 2^32 times smaller. Other rows come out bit for bit as before. */
+/* The NaN rule: a masked value that is not finite may have reached rows that must not see it (0 * NaN), and a row of
+ * huge values may have overflowed before it was divided by its sum. Both show as values that are not finite, are rare,
+ * and are redone: first without the products, then with smaller probabilities. Other rows come out bit for bit as
+ * before. */
 static int repair(fwd_item *f) {
   int32_t bad[TILE_Q];
   if (!find_bad_rows(f, bad)) {
@@ -174,9 +187,9 @@ static int repair(fwd_item *f) {
     return 1;
   }
   for (int r = 0; r < item_lanes(f); r++) {
-    f->raise[r] = bad[r] ? 32.0f / f->units.log2 : 0.0f;
+    f->shrink[r] = bad[r] ? 0x1p-32f : 1.0f; /* more keys than that there are not */
   }
-  return pass_over_keys(f, PASS_SCRUB, NULL);
+  return pass_over_keys(f, PASS_SHRINK, NULL);
 }
 
 static void forward_item(const tsr_cpu_run *run, int64_t item, void *scratch, tsr_cpu_counts *counts) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The family's text is compiled once per instruction set level; TSR_CPU_LEVEL is that level's suffix (base, v3, v4), and
- * TSR_CPU_LANES the f32 lanes of its vectors (4, 8, 16). */
+/* The family's text is compiled once per instruction set level; TSR_CPU_LEVEL is that level's suffix (base, v3, v4),
+ * and TSR_CPU_LANES the f32 lanes of its vectors (4, 8, 16). */
 #ifndef TSR_CPU_GENERIC_H
 #define TSR_CPU_GENERIC_H
 

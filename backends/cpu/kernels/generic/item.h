@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One item of the forward pass: a block of query rows in lanes against the keys of one split. Everything the stages of a
- * tile share. */
+/* One item of the forward pass: a block of query rows in lanes against the keys of one split. Everything the stages of
+ * a tile share. */
 #ifndef TSR_CPU_ITEM_H
 #define TSR_CPU_ITEM_H
 
@@ -51,18 +51,18 @@ typedef struct fwd_item {
   score_units units;
 
   /* lanes */
-  int64_t i[TILE_Q];       /* query row */
-  int64_t h[TILE_Q];       /* query head */
-  float m[TILE_Q];         /* running maximum, in units of the scores */
-  float l[TILE_Q];         /* sum of probabilities relative to m + raise */
-  float alpha[TILE_Q];     /* what the current tile multiplies earlier sums by */
+  int64_t i[TILE_Q];   /* query row */
+  int64_t h[TILE_Q];   /* query head */
+  float m[TILE_Q];     /* running maximum, in units of the scores */
+  float l[TILE_Q];     /* sum of probabilities relative to m */
+  float alpha[TILE_Q]; /* what the current tile multiplies earlier sums by */
   float tile_max[TILE_Q];
-  float raise[TILE_Q];     /* 0; in rows redone for overflow, what is added to the reference */
+  float shrink[TILE_Q]; /* what O^T has been multiplied by: 1, less in rows redone for overflow */
 
   /* the current tile */
   tsr_i64 j0;
-  int masked; /* bits[] count */
-  uint32_t bits[TILE_WORDS][TILE_Q]; /* bit k of word w: key j0 + 32 w + k allowed */
+  int masked;                                 /* bits[] count */
+  uint32_t bits[TILE_WORDS][TILE_Q];          /* bit k of word w: key j0 + 32 w + k allowed */
   const float *keys[TILE_K], *values[TILE_K]; /* rows, in place or in `tile` */
 
   /* scratch */

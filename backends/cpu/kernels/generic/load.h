@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a tile reads: Q transposed once an item; rows of K and V in place where they are f32 without gaps, else converted
- * and dequantised one tile at a time. */
+/* What a tile reads: Q transposed once an item; rows of K and V in place where they are f32 without gaps, else
+ * converted and dequantised one tile at a time. */
 #ifndef TSR_CPU_LOAD_H
 #define TSR_CPU_LOAD_H
 
@@ -93,7 +93,7 @@ static void dequantise(const kv_source *src, tsr_kv_pos pos, tsr_i32 head, float
   const tsr_i64 zero_at = pos.b * zs[0] + pos.s * zs[1] + head * zs[2];
   for (int c0 = 0, g = 0; c0 < src->channels; c0 += src->group, g++) {
     const float scale = src->scale != NULL ? f32_at(src->scale_dtype, src->scale, scale_at + g * ss[3]) : 1.0f;
-    const float zero = src->zero != NULL         ? f32_at(src->zero_dtype, src->zero, zero_at + g * zs[3])
+    const float zero = src->zero != NULL      ? f32_at(src->zero_dtype, src->zero, zero_at + g * zs[3])
                        : src->dtype == TSR_U4 ? 8.0f
                                               : 0.0f;
     for (int c = c0; c < c0 + src->group; c++) {

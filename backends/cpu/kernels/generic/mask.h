@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which pairs of a partial tile are allowed: one bit a pair, 32 keys a word, made before the scores so that keys nobody sees
- * are not computed. The same meaning as tsr_mask_allow of common/device/mask.h, a row or a vector at a time. */
+/* Which pairs of a partial tile are allowed: one bit a pair, 32 keys a word, made before the scores so that keys nobody
+ * sees are not computed. The same meaning as tsr_mask_allow of common/device/mask.h, a row or a vector at a time. */
 #ifndef TSR_CPU_MASK_H
 #define TSR_CPU_MASK_H
 
@@ -143,8 +143,8 @@ static void mask_flash(fwd_item *f, int n) {
     }
     for (int v = 0; v < item_lanes(f); v += VL) {
       const vi i = vi_load(row + v);
-      const vi masked = ((i >= vi_load(c[0] + v)) & (i < vi_load(c[1] + v))) |
-                        ((i >= vi_load(c[2] + v)) & (i < vi_load(c[3] + v)));
+      const vi masked =
+          ((i >= vi_load(c[0] + v)) & (i < vi_load(c[1] + v))) | ((i >= vi_load(c[2] + v)) & (i < vi_load(c[3] + v)));
       keep_where(&f->bits[j / 32][v], j & 31, ~masked);
     }
   }
@@ -245,6 +245,12 @@ static void mask_tile(fwd_item *f, int n, int *first, int *last) {
 /* Every pair of the tile is allowed so far. */
 static void mask_none(fwd_item *f) {
   memset(f->bits, 0xff, sizeof(f->bits));
+  f->masked = 1;
+}
+
+/* All ones where key j of the tile is allowed, lanes from `at` on. */
+static inline vi mask_lanes(const fwd_item *f, int j, int at) {
+  return ((vi)vu_all(1u << (j & 31)) & vi_load((const int32_t *)&f->bits[j / 32][at])) != 0;
 }
 
 /* Scores of disallowed pairs of keys [first, last) become -inf; tile_max is taken anew. */
@@ -255,8 +261,7 @@ static void mask_apply(fwd_item *f, int first, int last) {
       float *at = f->s + j * TILE_Q + v;
       vf s = vf_load(at);
       if (f->masked) {
-        const vi allowed = ((vi)vu_all(1u << (j & 31)) & vi_load((const int32_t *)&f->bits[j / 32][v])) != 0;
-        s = vf_select(allowed, s, vf_all(-INFINITY));
+        s = vf_select(mask_lanes(f, j, v), s, vf_all(-INFINITY));
         vf_store(at, s);
       }
       most = vf_max(most, s);

@@ -21,7 +21,8 @@ static void modify_scale(fwd_item *f, int first, int last) {
   }
 }
 
-/* |i + off - j| is exact in integers; a vector of 32 bits holds it unless the positions are astronomically far apart. */
+/* |i + off - j| is exact in integers; a vector of 32 bits holds it unless the positions are astronomically far apart.
+ */
 static void modify_alibi(fwd_item *f, int first, int last) {
   const float *slopes = (const float *)f->bound->ptr[TSR_SLOT_alibi_slopes];
   int32_t ahead[TILE_Q]; /* of the tile's first key */

@@ -6,9 +6,9 @@
 #include "backends/cpu/kernels/generic/shape.h"
 #include "backends/cpu/kernels/generic/vec.h"
 
-/* `nk` keys x `nv` vectors of queries (constants where this is inlined). Channels are summed in runs of SUM_RUN and the runs'
- * sums in order, whatever nv is: the rounding error of one long sum would be the largest error of large f32 logits. `max`
- * takes the largest score per lane. */
+/* `nk` keys x `nv` vectors of queries (constants where this is inlined). Channels are summed in runs of SUM_RUN and the
+ * runs' sums in order, whatever nv is: the rounding error of one long sum would be the largest error of large f32
+ * logits. `max` takes the largest score per lane. */
 static inline __attribute__((always_inline)) void scores_block(const float *const *keys, const float *q, int channels,
                                                                float *s, float *max, int nk, int nv) {
   const float *k[2 * SK];
@@ -57,9 +57,9 @@ static inline __attribute__((always_inline)) void scores_block(const float *cons
 
 typedef void scores_fn(const float *const *keys, const float *q, int channels, float *s, float *max);
 
-#define TSR_CPU_SCORES(name, nk, nv)                                                                       \
-  static void name(const float *const *keys, const float *q, int channels, float *s, float *max) {       \
-    scores_block(keys, q, channels, s, max, nk, nv);                                                     \
+#define TSR_CPU_SCORES(name, nk, nv)                                                               \
+  static void name(const float *const *keys, const float *q, int channels, float *s, float *max) { \
+    scores_block(keys, q, channels, s, max, nk, nv);                                               \
   }
 TSR_CPU_SCORES(scores_long_1, 2 * SK, 1) /* one vector of few keys would wait for its own sums */
 TSR_CPU_SCORES(scores_1, SK, 1)

@@ -7,8 +7,8 @@
 
 #include "backends/cpu/kernels/generic/item.h"
 
-/* Scores of keys [first, last) and `nv` vectors from lane `at` on (nv a constant where this is inlined) become probabilities
- * relative to the new maximum; updates m and l; alpha is exactly 1 where the maximum stays. */
+/* Scores of keys [first, last) and `nv` vectors from lane `at` on (nv a constant where this is inlined) become
+ * probabilities relative to the new maximum; updates m and l; alpha is exactly 1 where the maximum stays. */
 static inline __attribute__((always_inline)) void softmax_block(fwd_item *f, int first, int last, int at, int nv) {
   const vf unit = vf_all(f->units.log2), floor = vf_all(-127.0f / f->units.log2);
   float *s = f->s + first * TILE_Q + at;
@@ -20,7 +20,7 @@ static inline __attribute__((always_inline)) void softmax_block(fwd_item *f, int
     const vf safe = vf_select(now == vf_all(-INFINITY), vf_all(0.0f), now);
     vf_store(f->m + lane, now);
     vf_store(f->alpha + lane, vf_exp2_scaled(old - safe, unit, floor));
-    ref[v] = safe + vf_load(f->raise + lane);
+    ref[v] = safe;
     sum[v] = vf_all(0.0f);
   }
   for (int j = first; j < last; j++, s += TILE_Q) {

@@ -8,7 +8,8 @@
 #include "backends/cpu/kernels/generic/convert.h"
 #include "backends/cpu/kernels/generic/item.h"
 
-/* Writes [channel][lane] values times factor[lane] as rows of `t`; index has the first element of each of the `rows` lanes. */
+/* Writes [channel][lane] values times factor[lane] as rows of `t`; index has the first element of each of the `rows`
+ * lanes. */
 static void store_transposed(const float *src, const float *factor, int channels, int rows, tsr_dtype t, void *base,
                              const tsr_i64 *index, tsr_i64 step) {
   for (int v = 0; v < rows; v += VL) {
@@ -33,7 +34,7 @@ static void store_transposed(const float *src, const float *factor, int channels
   }
 }
 
-/* A row's sum l relative to m (natural units, not -inf) with the sink z (-INFINITY: none): what its O^T is to be multiplied by,
+/* A row's sum l relative to m (natural units) with the sink z (-INFINITY: none): what its O^T is to be multiplied by,
  * and its LSE. */
 static inline float finish_row(float m, float l, float z, float dropout_scale, float *lse) {
   if (z == -INFINITY) {
@@ -56,15 +57,16 @@ static inline float sink_at(const tsr_cpu_run *run, tsr_i64 h) {
   return sink != NULL ? sink[h * run->bound->args.sink.stride] : -INFINITY;
 }
 
-/* A row that saw no key: nothing was summed, whatever its O^T holds. */
+/* A row that saw no key has l = 0 (m = -inf alone may also be a maximum that lost a NaN): nothing was summed, whatever
+ * its O^T holds. */
 static void clear_row(fwd_item *f, int r) {
   for (int c = 0; c < f->head_dim_v; c++) {
     f->ot[c * TILE_Q + r] = 0.0f;
   }
 }
 
-/* ---- Partial results of splits: O not yet divided, and {m, l} in units of the scores; so that joining them costs no more
- * accuracy than one long pass (an LSE in f32 would) ---- */
+/* ---- Partial results of splits: normalised O, without dropout's factor, and {m, l} in units of the scores: joining
+ * them then costs no more accuracy than one long pass (an LSE in f32 would) ---- */
 
 /* Rows that partial results have room for. */
 static inline tsr_i64 partial_rows(const tsr__problem *p) {
@@ -81,19 +83,17 @@ static inline tsr_i64 partial_row(const tsr__problem *p, const tsr_seq *seq, tsr
 static void store_partial(fwd_item *f) {
   const tsr__plan_build *build = f->run->build;
   char *workspace = (char *)f->run->workspace;
-  float one[TILE_Q], *state = (float *)(void *)(workspace + build->partial_lse);
+  float factor[TILE_Q] = {0}, *state = (float *)(void *)(workspace + build->partial_lse);
   tsr_i64 index[TILE_Q];
-  for (int r = 0; r < item_lanes(f); r++) {
-    one[r] = 1.0f;
-  }
   for (int r = 0; r < f->rows; r++) {
     const tsr_i64 row = f->work.split * partial_rows(f->p) + partial_row(f->p, &f->seq, f->i[r]);
     const tsr_i64 at = row * f->p->heads_q + f->h[r];
     index[r] = at * f->head_dim_v;
-    state[2 * at] = f->m[r] + f->raise[r];
+    factor[r] = 1.0f / (f->l[r] * f->shrink[r]); /* of an empty row: never read */
+    state[2 * at] = f->m[r];
     state[2 * at + 1] = f->l[r];
   }
-  store_transposed(f->ot, one, f->head_dim_v, f->rows, TSR_F32, workspace + build->partial_o, index, 1);
+  store_transposed(f->ot, factor, f->head_dim_v, f->rows, TSR_F32, workspace + build->partial_o, index, 1);
 }
 
 static void store_result(fwd_item *f) {
@@ -105,11 +105,11 @@ static void store_result(fwd_item *f) {
     const tsr_i64 row = f->seq.q_row0 + f->i[r];
     const float z = sink_at(f->run, f->h[r]);
     float row_lse = z;
-    if (f->m[r] == -INFINITY) {
+    if (f->l[r] == 0.0f) {
       clear_row(f, r);
     } else {
-      const float m = (f->m[r] + f->raise[r]) * natural_unit(f->units);
-      factor[r] = finish_row(m, f->l[r], z, dropout_scale(f->a), &row_lse);
+      factor[r] =
+          finish_row(f->m[r] * natural_unit(f->units), f->l[r], z, dropout_scale(f->a), &row_lse) / f->shrink[r];
     }
     index[r] = f->seq.q_b * os[0] + row * os[1] + f->h[r] * os[2];
     if (lse != NULL) {

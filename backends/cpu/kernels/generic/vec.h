@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vectors of TSR_CPU_LANES f32 or 32-bit integers, in GNU C: arithmetic and comparisons are the language's; here is what
- * it lacks. Vectors may lie at any address that an element may. a * b + c is one rounding where the level has FMA (these
- * files are compiled with -ffp-contract=fast). */
+/* Vectors of TSR_CPU_LANES f32 or 32-bit integers, in GNU C: arithmetic and comparisons are the language's; here is
+ * what it lacks. Vectors may lie at any address that an element may. a * b + c is one rounding where the level has FMA
+ * (these files are compiled with -ffp-contract=fast). */
 #ifndef TSR_CPU_VEC_H
 #define TSR_CPU_VEC_H
 
@@ -23,11 +23,14 @@ typedef uint8_t vu8 __attribute__((vector_size(VL), aligned(1), may_alias));
 typedef int8_t vs8 __attribute__((vector_size(VL), aligned(1), may_alias));
 
 #if TSR_CPU_LANES == 16
-#define TSR_CPU_ALL(x) {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
+#define TSR_CPU_ALL(x) \
+  { x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x }
 #elif TSR_CPU_LANES == 8
-#define TSR_CPU_ALL(x) {x, x, x, x, x, x, x, x}
+#define TSR_CPU_ALL(x) \
+  { x, x, x, x, x, x, x, x }
 #else
-#define TSR_CPU_ALL(x) {x, x, x, x}
+#define TSR_CPU_ALL(x) \
+  { x, x, x, x }
 #endif
 
 static inline vf vf_all(float x) {
@@ -88,48 +91,42 @@ static inline int vi_any(vi mask) {
 
 /* One step of a transposition: exchanges the off-diagonal blocks of two rows, blocks of `half` lanes. */
 #if TSR_CPU_LANES == 16
-#define TSR_CPU_SWAP(a, b, half)                                                                                 \
-  do {                                                                                                           \
-    const vf lo_ = (half) == 8   ? __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, \
-                                                           22, 23)                                               \
-                   : (half) == 4 ? __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24,   \
-                                                           25, 26, 27)                                           \
-                   : (half) == 2 ? __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12,   \
-                                                           13, 28, 29)                                           \
-                                 : __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12,  \
-                                                           28, 14, 30);                                          \
-    const vf hi_ = (half) == 8   ? __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27,   \
-                                                           28, 29, 30, 31)                                       \
-                   : (half) == 4 ? __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, \
-                                                           29, 30, 31)                                           \
-                   : (half) == 2 ? __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, \
-                                                           15, 30, 31)                                           \
-                                 : __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13,  \
-                                                           29, 15, 31);                                          \
-    a = lo_;                                                                                                     \
-    b = hi_;                                                                                                     \
+#define TSR_CPU_SWAP(a, b, half)                                                                                    \
+  do {                                                                                                              \
+    const vf lo_ =                                                                                                  \
+        (half) == 8   ? __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)       \
+        : (half) == 4 ? __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)     \
+        : (half) == 2 ? __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)     \
+                      : __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);   \
+    const vf hi_ =                                                                                                  \
+        (half) == 8   ? __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31) \
+        : (half) == 4 ? __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31)   \
+        : (half) == 2 ? __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)   \
+                      : __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);   \
+    a = lo_;                                                                                                        \
+    b = hi_;                                                                                                        \
   } while (0)
 #elif TSR_CPU_LANES == 8
-#define TSR_CPU_SWAP(a, b, half)                                                            \
-  do {                                                                                      \
-    const vf lo_ = (half) == 4   ? __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)  \
-                   : (half) == 2 ? __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)  \
+#define TSR_CPU_SWAP(a, b, half)                                                             \
+  do {                                                                                       \
+    const vf lo_ = (half) == 4   ? __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)   \
+                   : (half) == 2 ? __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)   \
                                  : __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14); \
     const vf hi_ = (half) == 4   ? __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15) \
                    : (half) == 2 ? __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15) \
                                  : __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15); \
-    a = lo_;                                                                                \
-    b = hi_;                                                                                \
+    a = lo_;                                                                                 \
+    b = hi_;                                                                                 \
   } while (0)
 #else
-#define TSR_CPU_SWAP(a, b, half)                                               \
-  do {                                                                         \
-    const vf lo_ = (half) == 2 ? __builtin_shufflevector(a, b, 0, 1, 4, 5)     \
-                               : __builtin_shufflevector(a, b, 0, 4, 2, 6);    \
-    const vf hi_ = (half) == 2 ? __builtin_shufflevector(a, b, 2, 3, 6, 7)     \
-                               : __builtin_shufflevector(a, b, 1, 5, 3, 7);    \
-    a = lo_;                                                                   \
-    b = hi_;                                                                   \
+#define TSR_CPU_SWAP(a, b, half)                                                                             \
+  do {                                                                                                       \
+    const vf lo_ =                                                                                           \
+        (half) == 2 ? __builtin_shufflevector(a, b, 0, 1, 4, 5) : __builtin_shufflevector(a, b, 0, 4, 2, 6); \
+    const vf hi_ =                                                                                           \
+        (half) == 2 ? __builtin_shufflevector(a, b, 2, 3, 6, 7) : __builtin_shufflevector(a, b, 1, 5, 3, 7); \
+    a = lo_;                                                                                                 \
+    b = hi_;                                                                                                 \
   } while (0)
 #endif
 
