@@ -129,10 +129,6 @@ tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **co
   return tsr__ok(err);
 }
 
-void tsr__context_ref(tsr_context *context) {
-  atomic_fetch_add_explicit(&context->refs, 1, memory_order_relaxed);
-}
-
 void tsr_context_destroy(tsr_context *context) {
   tsr__alloc alloc;
   if (context == NULL || atomic_fetch_sub_explicit(&context->refs, 1, memory_order_acq_rel) != 1) {
@@ -289,7 +285,7 @@ tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **
     tsr__alloc_free(&context->host.alloc, d);
     return st;
   }
-  tsr__context_ref(context);
+  atomic_fetch_add_explicit(&context->refs, 1, memory_order_relaxed);
   *device = d;
   return tsr__ok(err);
 }

@@ -47,16 +47,8 @@ int32_t tsr_dtype_bits(tsr_dtype dtype) {
   return bits[dtype];
 }
 
-int tsr__dtype_is_float(tsr_dtype dtype) {
-  return format_of(dtype) != NULL;
-}
-
 int tsr__dtype_is_fp8(tsr_dtype dtype) {
   return dtype == TSR_F8E4M3 || dtype == TSR_F8E5M2;
-}
-
-int tsr__dtype_is_index(tsr_dtype dtype) {
-  return dtype == TSR_I32 || dtype == TSR_I64;
 }
 
 static double decode_float(const float_format *f, uint64_t bits) {

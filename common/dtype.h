@@ -6,12 +6,8 @@
 
 #include "tessera/base.h"
 
-/* True for f32, f16, bf16, f8e4m3, f8e5m2. */
-int tsr__dtype_is_float(tsr_dtype dtype);
-/* True for the 8-bit float types above. */
+/* True for f8e4m3 and f8e5m2. */
 int tsr__dtype_is_fp8(tsr_dtype dtype);
-/* True for i32 and i64. */
-int tsr__dtype_is_index(tsr_dtype dtype);
 
 /* Value of the element with that bit pattern (low bits). Covers every type but TSR_BIT. */
 double tsr__dtype_decode_bits(tsr_dtype dtype, uint64_t bits);

@@ -37,7 +37,6 @@ struct tsr_plan {
   tsr__plan_build build;
 };
 
-void tsr__context_ref(tsr_context *context);
 void tsr__device_ref(tsr_device *device);
 
 /* Picks a variant: the forced name (NULL or "": none; then the context's), else the first that accepts. Errors:

@@ -318,30 +318,28 @@ static void test_names(void **state) {
     tsr_dtype dtype;
     const char *name;
     int32_t bits;
-    int is_float, is_fp8, is_index;
+    int is_fp8;
   } table[] = {
-      {TSR_DTYPE_NONE, "none", 0, 0, 0, 0},
-      {TSR_F32, "f32", 32, 1, 0, 0},
-      {TSR_F16, "f16", 16, 1, 0, 0},
-      {TSR_BF16, "bf16", 16, 1, 0, 0},
-      {TSR_F8E4M3, "f8e4m3", 8, 1, 1, 0},
-      {TSR_F8E5M2, "f8e5m2", 8, 1, 1, 0},
-      {TSR_I8, "i8", 8, 0, 0, 0},
-      {TSR_U4, "u4", 4, 0, 0, 0},
-      {TSR_U8, "u8", 8, 0, 0, 0},
-      {TSR_BIT, "bit", 1, 0, 0, 0},
-      {TSR_I32, "i32", 32, 0, 0, 1},
-      {TSR_I64, "i64", 64, 0, 0, 1},
-      {-1, "?", 0, 0, 0, 0},
-      {1000, "?", 0, 0, 0, 0},
+      {TSR_DTYPE_NONE, "none", 0, 0},
+      {TSR_F32, "f32", 32, 0},
+      {TSR_F16, "f16", 16, 0},
+      {TSR_BF16, "bf16", 16, 0},
+      {TSR_F8E4M3, "f8e4m3", 8, 1},
+      {TSR_F8E5M2, "f8e5m2", 8, 1},
+      {TSR_I8, "i8", 8, 0},
+      {TSR_U4, "u4", 4, 0},
+      {TSR_U8, "u8", 8, 0},
+      {TSR_BIT, "bit", 1, 0},
+      {TSR_I32, "i32", 32, 0},
+      {TSR_I64, "i64", 64, 0},
+      {-1, "?", 0, 0},
+      {1000, "?", 0, 0},
   };
   (void)state;
   for (size_t n = 0; n < sizeof(table) / sizeof(table[0]); n++) {
     assert_string_equal(tsr_dtype_name(table[n].dtype), table[n].name);
     assert_int_equal(tsr_dtype_bits(table[n].dtype), table[n].bits);
-    assert_int_equal(tsr__dtype_is_float(table[n].dtype), table[n].is_float);
     assert_int_equal(tsr__dtype_is_fp8(table[n].dtype), table[n].is_fp8);
-    assert_int_equal(tsr__dtype_is_index(table[n].dtype), table[n].is_index);
   }
 }
 
