@@ -95,74 +95,27 @@ static void eval_arithmetic_i64(int32_t op, int64_t *restrict d, const int64_t *
   }
 }
 
+/* The body of a comparison, for either type. */
+#define COMPARE(op, sign)         \
+  case op:                        \
+    for (int k = 0; k < n; ++k) { \
+      d[k] = x[k] sign y[k];      \
+    }                             \
+    break;
+#define COMPARE_ALL           \
+  COMPARE(TSR_EXPR_OP_LT, <)  \
+  COMPARE(TSR_EXPR_OP_LE, <=) \
+  COMPARE(TSR_EXPR_OP_GT, >)  \
+  COMPARE(TSR_EXPR_OP_GE, >=) \
+  COMPARE(TSR_EXPR_OP_EQ, ==) \
+  COMPARE(TSR_EXPR_OP_NE, !=)
+
 static void eval_compare_f32(int32_t op, int64_t *restrict d, const float *x, const float *y, int n) {
-  switch (op) {
-  case TSR_EXPR_OP_LT:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] < y[k];
-    }
-    break;
-  case TSR_EXPR_OP_LE:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] <= y[k];
-    }
-    break;
-  case TSR_EXPR_OP_GT:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] > y[k];
-    }
-    break;
-  case TSR_EXPR_OP_GE:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] >= y[k];
-    }
-    break;
-  case TSR_EXPR_OP_EQ:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] == y[k];
-    }
-    break;
-  default: /* NE */
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] != y[k];
-    }
-    break;
-  }
+  switch (op) { COMPARE_ALL }
 }
 
 static void eval_compare_i64(int32_t op, int64_t *restrict d, const int64_t *x, const int64_t *y, int n) {
-  switch (op) {
-  case TSR_EXPR_OP_LT:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] < y[k];
-    }
-    break;
-  case TSR_EXPR_OP_LE:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] <= y[k];
-    }
-    break;
-  case TSR_EXPR_OP_GT:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] > y[k];
-    }
-    break;
-  case TSR_EXPR_OP_GE:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] >= y[k];
-    }
-    break;
-  case TSR_EXPR_OP_EQ:
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] == y[k];
-    }
-    break;
-  default: /* NE */
-    for (int k = 0; k < n; ++k) {
-      d[k] = x[k] != y[k];
-    }
-    break;
-  }
+  switch (op) { COMPARE_ALL }
 }
 
 /* d[k] = 1 where x is not zero, else 0. */
