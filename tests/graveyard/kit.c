@@ -407,7 +407,7 @@ static void add_csr(gy_problem *p, const gy_dims *m, gy_pages pages, const int64
   for (int64_t b = 0; b < m->b; b++) {
     next += (kv_lens[b] + pages.page_size - 1) / pages.page_size;
     GY_PUT(p, kv_indptr, b + 1, 0, 0, 0, (double)next);
-    GY_PUT(p, last_page_len, b, 0, 0, 0, kv_lens[b] == 0 ? 0.0 : (double)((kv_lens[b] - 1) % pages.page_size + 1));
+    GY_PUT(p, last_page_len, b, 0, 0, 0, kv_lens[b] == 0 ? 12345.0 : (double)((kv_lens[b] - 1) % pages.page_size + 1));
   }
 }
 

@@ -156,6 +156,27 @@ static void g20_prefill_chunk_and_decode_agree(void **state) {
   }
 }
 
+/* Long enough for a plan to split where it may: a row alone, and among other sequences, shorter and longer. */
+static void g20_long_decode_in_any_batch(void **state) {
+  static const int64_t lens[3] = {7000, 5000, 12};
+  (void)state;
+  for (int n = 0; n < 3; n++) {
+    gy_problem *p = gy_dense((gy_dims){TSR_FORWARD, floats[n], 1, 1 + n, 5000, 2, 1, 32, 32});
+    gy_problem *other = gy_dense((gy_dims){TSR_FORWARD, floats[n], 3, 1, 7000, 2, 1, 32, 32});
+    pair x = {other, {0}, {n}, {0}, {1}, {0}, {0}, {1}, {0}, 1};
+    gy_say("row %d, %s", n, tsr_dtype_name(floats[n]));
+    p->desc.flags |= TSR_BATCH_INVARIANT | TSR_CAUSAL;
+    other->desc.flags |= p->desc.flags;
+    GY_INTS(other, seqlens_k, TSR_I32, lens, 3);
+    COPY_ROWS(other, p, q, 1, 0, 0, n, 1);
+    COPY_ROWS(other, p, k, 1, 0, 0, 0, 5000);
+    COPY_ROWS(other, p, v, 1, 0, 0, 0, 5000);
+    gy_each(p, same_rows, &x);
+    gy_free(p);
+    gy_free(other);
+  }
+}
+
 /* ---- 21 -------------------------------------------------------------------------------------- */
 
 static void two_scales(gy_problem *p, gy_run *run, void *user) {
@@ -270,6 +291,7 @@ int main(int argc, char **argv) {
       GY_TEST(g19_any_number_of_splits),
       GY_TEST(g20_other_sequences_change_nothing),
       GY_TEST(g20_prefill_chunk_and_decode_agree),
+      GY_TEST(g20_long_decode_in_any_batch),
       GY_TEST(g21_plans_remember_nothing),
       GY_TEST(g22_windows_end),
       GY_TEST(g22_runs_can_be_stopped),
