@@ -6,15 +6,9 @@
 
 static const tsr__variant *const rows[] = {
     &TSR_CPU_NAME(forward),
-#ifdef TSR_CPU_HAS_BACKWARD
     &TSR_CPU_NAME(backward),
-#endif
-#ifdef TSR_CPU_HAS_APPEND
     &TSR_CPU_NAME(append),
-#endif
-#ifdef TSR_CPU_HAS_MERGE
     &TSR_CPU_NAME(merge),
-#endif
 };
 
 const tsr_cpu_family TSR_CPU_NAME(generic) = {QUOTE(TSR_CPU_LEVEL_TEXT), rows, sizeof(rows) / sizeof(rows[0])};
