@@ -156,7 +156,7 @@ tsr_status tsr_workspace_bound(tsr_device *device, const tsr_attention_desc *des
     return tsr__fail(err, TSR_INVALID, "bytes", "bytes is NULL");
   }
   st = tsr_plan_attention(device, desc, &plan, err);
-  if (st != TSR_OK) {
+  if (plan == NULL) {
     return st;
   }
   /* Smaller problems may need more: those with fewer rows than a tile pack heads into it, and those with few items
