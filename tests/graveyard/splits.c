@@ -2,6 +2,8 @@
 /* Splits, plans, time: lines 19 to 22. */
 #include "kit.h"
 
+#include <stdatomic.h>
+
 static const tsr_dtype floats[] = {TSR_F32, TSR_F16, TSR_BF16};
 
 /* ---- 19 -------------------------------------------------------------------------------------- */
@@ -251,11 +253,12 @@ static void g22_windows_end(void **state) {
 static int32_t stop_soon(void *user, int64_t done, int64_t total) {
   (void)done;
   (void)total;
-  return --*(int *)user <= 0;
+  return atomic_fetch_sub((atomic_int *)user, 1) <= 1;
 }
 
 /* Runs the problem on the best device and expects it to be cancelled after so many questions. */
-static void is_stopped(gy_problem *p, int questions, int threads) {
+static void is_stopped(gy_problem *p, int after, int threads) {
+  atomic_int questions = after;
   tsr_context_params params = tsr_context_params_init();
   tsr_context *context;
   tsr_error err;
@@ -268,7 +271,7 @@ static void is_stopped(gy_problem *p, int questions, int threads) {
   st = tsr_attention_once(context, &p->desc, &p->args, &err);
   tsr_context_destroy(context);
   if (st != TSR_CANCELLED) {
-    gy_fail("%s, %d questions left, must be cancelled", tsr_status_name(st), questions);
+    gy_fail("%s, %d questions left, must be cancelled", tsr_status_name(st), atomic_load(&questions));
   }
 }
 
