@@ -68,8 +68,8 @@ static int time_variant(conf_target *target, const char *variant, const conf_pro
     median = median_seconds(plan, p, seconds);
   }
   if (median >= 0) {
-    printf("  %-16s %-12s %10.1f us %9.1f GFLOP/s  %lld bytes of workspace\n", target->label, info.variant, 1e6 * median,
-           1e-9 * info.flops / median, (long long)info.workspace_bytes);
+    printf("  %-16s %-12s %10.1f us %9.1f GFLOP/s  %lld bytes of workspace\n", target->label, info.variant,
+           1e6 * median, 1e-9 * info.flops / median, (long long)info.workspace_bytes);
   } else if (plan == NULL) {
     printf("  %-16s %-12s no: %s\n", target->label, variant, err.text);
   }

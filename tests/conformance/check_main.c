@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the conformance suite.
  * Usage: check_main [--full] [--seed N] [--random N] [--device D] [--variant V] [--isa L] [--filter TEXT] [--case LINE]
- *                   [--threads N] [--seconds S] [--max-work N] [--pairwise FILE] [--report FILE] [--no-properties] [--verbose] */
+ *                   [--threads N] [--seconds S] [--max-work N] [--pairwise FILE] [--report FILE] [--no-properties]
+ * [--verbose] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,8 +60,8 @@ static void print_result(const tsr_conformance_result *r) {
     }
   }
   printf("seed %llu: %lld cases, %lld skipped, %lld runs: %lld passed, %lld failed, %lld refused; %.1f s\n",
-         (unsigned long long)r->seed, (long long)r->cases, (long long)r->skipped, (long long)r->runs, (long long)r->passed,
-         (long long)r->failed, (long long)r->refused, r->seconds);
+         (unsigned long long)r->seed, (long long)r->cases, (long long)r->skipped, (long long)r->runs,
+         (long long)r->passed, (long long)r->failed, (long long)r->refused, r->seconds);
   printf("worst: %.3f, %s\n", r->worst, r->worst_line);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Proves that the conformance suite can fail: a run is tampered with in many ways, and each has to be reported; untouched, the
- * same cases pass. */
+/* Proves that the conformance suite can fail: a run is tampered with in many ways, and each has to be reported;
+ * untouched, the same cases pass. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -150,11 +150,13 @@ static const crime crimes[] = {
     {"the byte before the output written", "fwd " SMALL, "outside the tensor", NULL, write_before},
     {"the byte behind the output written", "fwd " SMALL, "outside the tensor", NULL, write_behind},
     {"padding between rows written", "fwd layout_padded " SMALL, "between the elements", NULL, write_between_rows},
-    {"an unused row written", "fwd seqlens_q q_lens=9:3 kv_lens=14 " SMALL, "outside the used lengths", NULL, write_unused_row},
+    {"an unused row written", "fwd seqlens_q q_lens=9:3 kv_lens=14 " SMALL, "outside the used lengths", NULL,
+     write_unused_row},
     {"an input written", "fwd " SMALL, "an input", NULL, write_input},
-    {"an empty row not exactly 0", "fwd causal b=1 hq=1 hkv=1 sq=9 sk=4 d=16 dv=16 seed=11", "exactly 0", NULL, nan_for_zero},
-    {"a byte past the workspace written", "fwd splits=3 b=1 hq=2 hkv=1 sq=2 sk=900 d=16 dv=16 seed=11", "workspace", NULL,
-     write_past_workspace},
+    {"an empty row not exactly 0", "fwd causal b=1 hq=1 hkv=1 sq=9 sk=4 d=16 dv=16 seed=11", "exactly 0", NULL,
+     nan_for_zero},
+    {"a byte past the workspace written", "fwd splits=3 b=1 hq=2 hkv=1 sq=2 sk=900 d=16 dv=16 seed=11", "workspace",
+     NULL, write_past_workspace},
     {"another scale", "fwd scale=0.25 " SMALL, "error", other_scale, NULL},
     {"another slope of one head", "fwd alibi " SMALL, "h=3", other_slope, NULL},
     {"one pair of a mask", "fwd mask_u8 " SMALL, "error", other_mask, NULL},

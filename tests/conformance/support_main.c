@@ -72,7 +72,8 @@ int main(int argc, char **argv) {
   } else {
     begin += strlen(begin_mark);
     if ((size_t)(end - begin) != (size_t)length || memcmp(begin, table, (size_t)length) != 0) {
-      printf("the support table of %s is not the one that this build generates; support_main --write puts it there\n", argv[2]);
+      printf("the support table of %s is not the one that this build generates; support_main --write puts it there\n",
+             argv[2]);
       show_difference(begin, (size_t)(end - begin), table);
       status = 1;
     }

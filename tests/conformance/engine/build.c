@@ -15,7 +15,11 @@ static void choose_dtypes(conf_problem *p) {
   static const struct {
     int item;
     tsr_dtype dtype;
-  } q[] = {{CONF_f32, TSR_F32}, {CONF_f16, TSR_F16}, {CONF_bf16, TSR_BF16}, {CONF_f8e4m3, TSR_F8E4M3}, {CONF_f8e5m2, TSR_F8E5M2}},
+  } q[] = {{CONF_f32, TSR_F32},
+           {CONF_f16, TSR_F16},
+           {CONF_bf16, TSR_BF16},
+           {CONF_f8e4m3, TSR_F8E4M3},
+           {CONF_f8e5m2, TSR_F8E5M2}},
     kv[] = {{CONF_kv_i8, TSR_I8}, {CONF_kv_u4, TSR_U4}, {CONF_kv_f8e4m3, TSR_F8E4M3}, {CONF_kv_f8e5m2, TSR_F8E5M2}};
   conf_rng r = conf_rng_for(p->c.seed, "dtypes");
   const int other_v = conf_chance(&r, 0.2), fp8_out = conf_chance(&r, 0.5);

@@ -8,8 +8,8 @@ static int has(const conf_problem *p, int item) {
 
 /* ---- Values ------------------------------------------------------------------------------------ */
 
-/* large: small integers, whose products and sums are exact in f32, so that logits of 1e5 (see scale in build.c) do not drown
- * the comparison in rounding errors of the products. */
+/* large: small integers, whose products and sums are exact in f32, so that logits of 1e5 (see scale in build.c) do not
+ * drown the comparison in rounding errors of the products. */
 static double draw(const conf_problem *p, conf_rng *r, int id) {
   const int is_qk = id == CONF_T_q || id == CONF_T_k;
   if (has(p, CONF_data_large) && is_qk) {
@@ -224,7 +224,8 @@ static void strew_nan(conf_problem *p) {
     if (p->len_k[b] > 0) {
       const double v = n == 0 || p->v_dtype == TSR_F8E4M3 ? (double)NAN : n == 1 ? (double)INFINITY : -(double)INFINITY;
       conf_locate_k(p, b, conf_range(&r, 0, p->len_k[b] - 1), &i0, &i1);
-      conf_put(&p->t[CONF_T_v], i0, i1, conf_range(&r, 0, p->c.kv_heads - 1), conf_range(&r, 0, p->c.head_dim_v - 1), v);
+      conf_put(&p->t[CONF_T_v], i0, i1, conf_range(&r, 0, p->c.kv_heads - 1), conf_range(&r, 0, p->c.head_dim_v - 1),
+               v);
     }
     if (n == 0 && p->len_k[b] > 0 && conf_chance(&r, 0.5)) {
       conf_locate_k(p, b, conf_range(&r, 0, p->len_k[b] - 1), &i0, &i1);

@@ -250,10 +250,10 @@ static int make_blocks(conf_problem *p) {
 }
 
 static int blocks_see(const conf_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
-  const int64_t row = i / p->desc.block_rows;
+  const int64_t row = i / p->desc.block_rows, col = j / p->desc.block_cols;
   const int64_t end = (int64_t)conf_get(&p->t[CONF_T_block_indptr], b, h, row + 1, 0);
   for (int64_t n = (int64_t)conf_get(&p->t[CONF_T_block_indptr], b, h, row, 0); n < end; n++) {
-    if (conf_get(&p->t[CONF_T_block_indices], b, h, n, 0) == (double)(j / p->desc.block_cols)) {
+    if (conf_get(&p->t[CONF_T_block_indices], b, h, n, 0) == (double)col) {
       return 1;
     }
   }
@@ -263,7 +263,10 @@ static int blocks_see(const conf_problem *p, int64_t b, int64_t h, int64_t i, in
 /* ---- Together ------------------------------------------------------------------------------------ */
 
 int conf_build_masks(conf_problem *p) {
-  const int numbers = has(p, CONF_fm_c1) ? 1 : has(p, CONF_fm_c2) || has(p, CONF_fm_n2) ? 2 : has(p, CONF_fm_n4) ? 4 : 0;
+  const int numbers = has(p, CONF_fm_c1)                         ? 1
+                      : has(p, CONF_fm_c2) || has(p, CONF_fm_n2) ? 2
+                      : has(p, CONF_fm_n4)                       ? 4
+                                                                 : 0;
   set_positions(p);
   if (has(p, CONF_prefix) && !make_prefix(p)) {
     return 0;
@@ -289,7 +292,8 @@ static int positions_see(const conf_problem *p, int64_t b, int64_t i, int64_t j)
     ok = j <= own || j < prefix;
   }
   if (d->flags & TSR_WINDOW) {
-    const int near = (d->window_left < 0 || own - d->window_left <= j) && (d->window_right < 0 || j <= own + d->window_right);
+    const int near =
+        (d->window_left < 0 || own - d->window_left <= j) && (d->window_right < 0 || j <= own + d->window_right);
     ok = ok && (near || j < d->sink_tokens);
   }
   if (d->flags & TSR_CHUNK) {

@@ -10,7 +10,8 @@ static int has(const conf_problem *p, int item) {
 
 static void set_numbers(conf_problem *p) {
   conf_rng r = conf_rng_for(p->c.seed, "numbers");
-  const double scale = conf_uniform(&r, 0.6, 1.4) / sqrt((double)p->c.head_dim), cap = conf_uniform(&r, 1.0, 6.0), drop = conf_uniform(&r, 0.05, 0.6);
+  const double scale = conf_uniform(&r, 0.6, 1.4) / sqrt((double)p->c.head_dim), cap = conf_uniform(&r, 1.0, 6.0),
+               drop = conf_uniform(&r, 0.05, 0.6);
   const double extreme = conf_unit(&r);
   if (p->c.scale >= 0) {
     p->args.scale = (float)p->c.scale;
@@ -25,7 +26,10 @@ static void set_numbers(conf_problem *p) {
   }
   if (has(p, CONF_dropout)) {
     p->desc.flags |= TSR_DROPOUT;
-    p->args.dropout_p = (float)(p->c.dropout_p >= 0 ? p->c.dropout_p : extreme < 0.05 ? 0.0 : extreme > 0.95 ? 1.0 : drop);
+    p->args.dropout_p = (float)(p->c.dropout_p >= 0 ? p->c.dropout_p
+                                : extreme < 0.05    ? 0.0
+                                : extreme > 0.95    ? 1.0
+                                                    : drop);
     if (!has(p, CONF_rng_state)) {
       p->args.seed = conf_next(&r);
       p->args.offset = conf_next(&r);
@@ -120,7 +124,8 @@ static const char *const score_simple[] = {"score + 0.5 * (j <= i + off)", "scor
                                            "3.0 * tanh(score / 3.0)"};
 static const char *const score_scalar[] = {"score * gain + shift * float(h)", "gain * score + shift",
                                            "score - shift * float(b + 1)"};
-static const char *const score_aux[] = {"score + aux0[h, j]", "score + aux0[h, j - 3]", "score * (1.0 + 0.1 * aux0[hkv, i])"};
+static const char *const score_aux[] = {"score + aux0[h, j]", "score + aux0[h, j - 3]",
+                                        "score * (1.0 + 0.1 * aux0[hkv, i])"};
 static const char *const score_cond[] = {"(h + b) % 2 == 0 ? score * score * 0.25 : score",
                                          "j % 3 == 1 ? 0.5 * score : score + 0.25", "log(1.0 + exp(score))"};
 static const char *const mexpr_int[] = {"(i - j) % 4 != 2", "j % 3 != 1 || j <= i + off", "i / 8 >= j / 8 - 2"};
@@ -148,8 +153,9 @@ static int make_expressions(conf_problem *p) {
   static const struct {
     int item, is_mask;
     const char *const *texts;
-  } kinds[] = {{CONF_score_simple, 0, score_simple}, {CONF_score_scalar, 0, score_scalar}, {CONF_score_aux, 0, score_aux},
-               {CONF_score_cond, 0, score_cond},     {CONF_mexpr_int, 1, mexpr_int},       {CONF_mexpr_scalar, 1, mexpr_scalar},
+  } kinds[] = {{CONF_score_simple, 0, score_simple}, {CONF_score_scalar, 0, score_scalar},
+               {CONF_score_aux, 0, score_aux},       {CONF_score_cond, 0, score_cond},
+               {CONF_mexpr_int, 1, mexpr_int},       {CONF_mexpr_scalar, 1, mexpr_scalar},
                {CONF_mexpr_aux, 1, mexpr_aux},       {CONF_mexpr_cond, 1, mexpr_cond}};
   static const char *const names[] = {"gain", "shift", "cut"};
   const int64_t longest = p->c.seqlen_q > p->c.seqlen_k ? p->c.seqlen_q : p->c.seqlen_k;

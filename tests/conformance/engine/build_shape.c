@@ -11,8 +11,8 @@ static int has(const conf_problem *p, int item) {
 
 /* ---- Lengths --------------------------------------------------------------------------------- */
 
-/* Shortest length that is drawn. Backward: gradients of a sequence of a few keys nearly cancel, which leaves rounding to be
- * compared with rounding; empty ones come from zero_kv. */
+/* Shortest length that is drawn. Backward: gradients of a sequence of a few keys nearly cancel, which leaves rounding
+ * to be compared with rounding; empty ones come from zero_kv. */
 static int64_t least_length(const conf_problem *p, int64_t longest, int keys) {
   const int64_t least = keys && p->c.op == TSR_BACKWARD ? 16 : 1;
   return least < longest ? least : longest;
@@ -221,9 +221,9 @@ static int make_csr(conf_problem *p) {
 
 /* Tensors with local (i, j) axes need the longest lengths told. */
 static int has_local(const conf_problem *p) {
-  static const int items[] = {CONF_mask_u8, CONF_mask_bit, CONF_mask_rows, CONF_bias_f32, CONF_bias_f16, CONF_bias_bf16,
-                              CONF_fm_c1,   CONF_fm_c2,    CONF_fm_n2,     CONF_fm_n4,    CONF_blocks,
-                              CONF_blocks_shared, CONF_dropout_mask, CONF_segments};
+  static const int items[] = {CONF_mask_u8,   CONF_mask_bit,      CONF_mask_rows,    CONF_bias_f32, CONF_bias_f16,
+                              CONF_bias_bf16, CONF_fm_c1,         CONF_fm_c2,        CONF_fm_n2,    CONF_fm_n4,
+                              CONF_blocks,    CONF_blocks_shared, CONF_dropout_mask, CONF_segments};
   for (size_t n = 0; n < sizeof(items) / sizeof(items[0]); n++) {
     if (has(p, items[n])) {
       return 1;

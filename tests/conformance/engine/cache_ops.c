@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Append and merge on every target and variant. Append must give the oracle's bytes, in all of the memory around the tensors;
- * merge is held to the tolerance rule with a straightforward f32 merge as yardstick, and to its exact promises. */
+/* Append and merge on every target and variant. Append must give the oracle's bytes, in all of the memory around the
+ * tensors; merge is held to the tolerance rule with a straightforward f32 merge as yardstick, and to its exact
+ * promises. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 
 enum { BAND = 128, MAX_BUFFERS = 40 };
 
-/* Memory with bands; `twin` has the same contents, for the oracle. */
+/* Memory with bands; `twin`, in the same allocation, has the same contents, for the oracle. */
 typedef struct buffer {
   unsigned char *mine, *twin;
   int64_t bytes;
@@ -27,7 +28,6 @@ typedef struct arena {
 static void arena_free(arena *a) {
   for (int n = 0; n < a->count; n++) {
     free(a->b[n].mine);
-    free(a->b[n].twin);
   }
 }
 
@@ -42,12 +42,13 @@ static buffer *new_buffer(arena *a, tsr_dtype dtype, int64_t n0, int64_t n1, int
   b->layout.stride[0] = b->layout.stride[1] * n1;
   elements = n0 * b->layout.stride[0] + 1;
   b->bytes = (elements * tsr_dtype_bits(dtype) + 7) / 8 + 2 * BAND;
-  b->mine = malloc((size_t)b->bytes);
-  b->twin = malloc((size_t)b->bytes);
-  a->failed |= b->mine == NULL || b->twin == NULL;
-  if (!a->failed) {
-    memset(b->mine, 0xff, (size_t)b->bytes);
+  b->mine = malloc((size_t)(2 * b->bytes));
+  if (b->mine == NULL) {
+    a->failed = 1;
+    return b;
   }
+  b->twin = b->mine + b->bytes;
+  memset(b->mine, 0xff, (size_t)b->bytes);
   return b;
 }
 
@@ -120,7 +121,8 @@ static void draw_append(append *p, append_sizes *z) {
 
 static void make_new_rows(append *p, const append_sizes *z, tsr_dtype dtype, tsr_dtype index) {
   const int64_t n0 = z->packed ? 1 : z->batch, n1 = z->packed ? z->tokens + 1 : z->rows;
-  buffer *k = new_buffer(&p->a, dtype, n0, n1, z->heads, z->d, 0), *v = new_buffer(&p->a, dtype, n0, n1, z->heads, z->dv, 0);
+  buffer *k = new_buffer(&p->a, dtype, n0, n1, z->heads, z->d, 0),
+         *v = new_buffer(&p->a, dtype, n0, n1, z->heads, z->dv, 0);
   fill(&p->a, k, 1.0);
   fill(&p->a, v, 1.0);
   ENTER(p, k_new, k);
@@ -182,9 +184,10 @@ static void make_rotary(append *p, const append_sizes *z, tsr_dtype dtype) {
   buffer *c = new_buffer(&p->a, TSR_F32, z->max_len + 4, rotary / 2, 1, 1, 1);
   buffer *s = new_buffer(&p->a, TSR_F32, z->max_len + 4, rotary / 2, 1, 1, 1);
   for (int64_t n = 0; !p->a.failed && n < (z->max_len + 4) * (rotary / 2); n++) {
-    const double angle = (double)(n / (rotary / 2)) * pow(100.0, -2.0 * (double)(n % (rotary / 2)) / (double)rotary);
-    set(c, n / (rotary / 2), n % (rotary / 2), 0, 0, cos(angle));
-    set(s, n / (rotary / 2), n % (rotary / 2), 0, 0, sin(angle));
+    const int64_t position = n / (rotary / 2), pair = n % (rotary / 2);
+    const double angle = (double)position * pow(100.0, -2.0 * (double)pair / (double)rotary);
+    set(c, position, pair, 0, 0, cos(angle));
+    set(s, position, pair, 0, 0, sin(angle));
   }
   ENTER(p, cos, c);
   ENTER(p, sin, s);
@@ -193,7 +196,8 @@ static void make_rotary(append *p, const append_sizes *z, tsr_dtype dtype) {
   if (conf_chance(&p->a.r, 0.4)) {
     buffer *pos = new_buffer(&p->a, TSR_I32, p->desc.k_new.shape[0], p->desc.k_new.shape[1], 1, 1, 1);
     for (int64_t n = 0; !p->a.failed && n < p->desc.k_new.shape[0] * p->desc.k_new.shape[1]; n++) {
-      set(pos, n / p->desc.k_new.shape[1], n % p->desc.k_new.shape[1], 0, 0, (double)conf_range(&p->a.r, 0, z->max_len));
+      set(pos, n / p->desc.k_new.shape[1], n % p->desc.k_new.shape[1], 0, 0,
+          (double)conf_range(&p->a.r, 0, z->max_len));
     }
     ENTER(p, positions, pos);
   }
@@ -241,8 +245,8 @@ static void build_append(append *p, int kind, uint64_t seed) {
   }
   snprintf(p->line, sizeof(p->line), "append seed=%llu (b=%lld rows=%lld heads=%lld d=%lld dv=%lld %s to %s%s%s%s)",
            (unsigned long long)seed, (long long)z.batch, (long long)z.rows, (long long)z.heads, (long long)z.d,
-           (long long)z.dv, tsr_dtype_name(dtype), tsr_dtype_name(cache), z.packed ? " packed" : "", z.paged ? " paged" : "",
-           p->desc.cos.dtype != TSR_DTYPE_NONE ? " rotary" : "");
+           (long long)z.dv, tsr_dtype_name(dtype), tsr_dtype_name(cache), z.packed ? " packed" : "",
+           z.paged ? " paged" : "", p->desc.cos.dtype != TSR_DTYPE_NONE ? " rotary" : "");
 }
 
 static const char *plan_and_run_append(conf_target *target, append *p, const char *variant, char *why, size_t bytes) {
@@ -369,12 +373,13 @@ static void build_merge(merge *p, uint64_t seed) {
     p->desc.sink = p->sink->layout;
     p->args.sink = mine(p->sink);
   }
-  snprintf(p->line, sizeof(p->line), "merge seed=%llu (b=%lld s=%lld h=%lld dv=%lld, %d of %s to %s%s)", (unsigned long long)seed,
-           (long long)b, (long long)s, (long long)h, (long long)dv, parts, tsr_dtype_name(part), tsr_dtype_name(dtype),
-           with_sink ? ", sink" : "");
+  snprintf(p->line, sizeof(p->line), "merge seed=%llu (b=%lld s=%lld h=%lld dv=%lld, %d of %s to %s%s)",
+           (unsigned long long)seed, (long long)b, (long long)s, (long long)h, (long long)dv, parts,
+           tsr_dtype_name(part), tsr_dtype_name(dtype), with_sink ? ", sink" : "");
 }
 
-/* The yardstick: a fold in f32, output rounded. Returns lse; *alone: the only non-empty partial, -1: none or several. */
+/* The yardstick: a fold in f32, output rounded. Returns lse; *alone: the only non-empty partial, -1: none or several.
+ */
 static float plain_merge(const merge *p, int64_t b, int64_t s, int64_t h, float *o, int *alone) {
   const int64_t dv = p->desc.o.shape[3];
   float lse = -(float)INFINITY;
@@ -400,8 +405,8 @@ static float plain_merge(const merge *p, int64_t b, int64_t s, int64_t h, float 
 }
 
 /* The rule for one (b, h) of the merge. */
-static void judge_merge(const merge *p, int64_t b, int64_t h, const double *ref_o, const double *ref_lse, double *worst, char *why,
-                        size_t bytes) {
+static void judge_merge(const merge *p, int64_t b, int64_t h, const double *ref_o, const double *ref_lse, double *worst,
+                        char *why, size_t bytes) {
   const int64_t rows = p->desc.o.shape[1], heads = p->desc.o.shape[2], dv = p->desc.o.shape[3];
   const tsr_dtype dtype = p->desc.o.dtype;
   const double u = dtype == TSR_BF16 ? 0x1p-8 : dtype == TSR_F16 ? 0x1p-11 : 0x1p-21;
@@ -424,8 +429,8 @@ static void judge_merge(const merge *p, int64_t b, int64_t h, const double *ref_
       tsr_encode(dtype, &scratch, 0, (double)o[c]);
       if (!isfinite(x) || (isinf(want) && x != 0.0) ||
           (alone >= 0 && p->desc.partial_o.dtype == dtype && x != get(p->part_o[alone], b, s, h, c))) {
-        snprintf(why, bytes, "o[%lld,%lld,%lld,%lld] is %.9g, oracle %.9g (exact where there is one partial or none)", (long long)b,
-                 (long long)s, (long long)h, (long long)c, x, r);
+        snprintf(why, bytes, "o[%lld,%lld,%lld,%lld] is %.9g, oracle %.9g (exact where there is one partial or none)",
+                 (long long)b, (long long)s, (long long)h, (long long)c, x, r);
       }
       error = fmax(error, fabs(x - r));
       plain = fmax(plain, fabs(tsr_decode(dtype, &scratch, 0) - r));
@@ -433,8 +438,8 @@ static void judge_merge(const merge *p, int64_t b, int64_t h, const double *ref_
     }
   }
   if (why[0] == '\0' && (error > 2 * plain + u * ref || lse_over > 2 * lse_plain)) {
-    snprintf(why, bytes, "b=%lld h=%lld: error %.4g, allowed %.4g; lse %.4g over 2^-21, allowed %.4g", (long long)b, (long long)h,
-             error, 2 * plain + u * ref, lse_over, 2 * lse_plain);
+    snprintf(why, bytes, "b=%lld h=%lld: error %.4g, allowed %.4g; lse %.4g over 2^-21, allowed %.4g", (long long)b,
+             (long long)h, error, 2 * plain + u * ref, lse_over, 2 * lse_plain);
   }
   *worst = fmax(*worst, ref > 0 ? error / (2 * plain + u * ref) : 0.0);
 }
@@ -471,8 +476,8 @@ static void check_merge(conf_runner *r, conf_target *target, const char *variant
   if (p.a.failed || o == NULL || lse == NULL) {
     snprintf(why, sizeof(why), "no memory");
   } else if (tsr_reference_merge(&p.desc, &p.args, o, lse, &err) != TSR_OK ||
-             tsr_plan_merge(target->device, &p.desc, &plan, &err) != TSR_OK || tsr_plan_get(plan, &info, &err) != TSR_OK ||
-             !run_merge(plan, &p.args, &err)) {
+             tsr_plan_merge(target->device, &p.desc, &plan, &err) != TSR_OK ||
+             tsr_plan_get(plan, &info, &err) != TSR_OK || !run_merge(plan, &p.args, &err)) {
     snprintf(why, sizeof(why), "%s: %s", tsr_status_name(err.status), err.text);
   } else if (strcmp(info.variant, variant) != 0) {
     snprintf(why, sizeof(why), "this variant was forced, the plan has %s", info.variant);

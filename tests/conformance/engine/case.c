@@ -38,12 +38,16 @@ static void draw_heads(conf_case *c, conf_rng *r) {
   } else if (conf_has(&c->items, CONF_group_odd)) {
     group = odd[conf_range(r, 0, 2)];
   }
+  if (conf_has(&c->items, CONF_dsink) && c->kv_heads * group < 3 && !conf_has(&c->items, CONF_mqa)) {
+    c->kv_heads = 3; /* a number a head: one alone may happen to be nearly 0 */
+  }
   c->q_heads = c->kv_heads * group;
 }
 
 static void draw_dims(conf_case *c, conf_rng *r) {
   static const int64_t dims[] = {1, 3, 4, 8, 16, 21, 32, 40, 64, 80, 96};
-  c->head_dim = dims[conf_range(r, c->op == TSR_BACKWARD ? 3 : 0, 10)]; /* a gradient of a channel or two may all cancel */
+  c->head_dim =
+      dims[conf_range(r, c->op == TSR_BACKWARD ? 3 : 0, 10)]; /* a gradient of a channel or two may all cancel */
   if (conf_has(&c->items, CONF_kv_u4) || conf_has(&c->items, CONF_kv_i8)) {
     c->head_dim = (c->head_dim + 1) / 2 * 2;
   }
@@ -93,8 +97,8 @@ static void put(writer *w, const char *format, ...) __attribute__((format(printf
 static void put(writer *w, const char *format, ...) {
   va_list list;
   va_start(list, format);
-  const int n = vsnprintf(w->at < w->bytes ? w->text + w->at : NULL, w->at < w->bytes ? w->bytes - w->at : 0, format,
-                          list);
+  const int n =
+      vsnprintf(w->at < w->bytes ? w->text + w->at : NULL, w->at < w->bytes ? w->bytes - w->at : 0, format, list);
   va_end(list);
   w->at += n > 0 ? (size_t)n : 0;
 }
@@ -124,7 +128,9 @@ static const struct {
 static const struct {
   const char *key;
   size_t offset;
-} reals[] = {{"scale", offsetof(conf_case, scale)}, {"cap", offsetof(conf_case, softcap)}, {"drop", offsetof(conf_case, dropout_p)}};
+} reals[] = {{"scale", offsetof(conf_case, scale)},
+             {"cap", offsetof(conf_case, softcap)},
+             {"drop", offsetof(conf_case, dropout_p)}};
 enum { NUMBERS = sizeof(numbers) / sizeof(numbers[0]), REALS = sizeof(reals) / sizeof(reals[0]) };
 
 int conf_case_print(const conf_case *c, char *text, size_t bytes) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A case: one description of an attention problem, shared by tests and benchmarks. It is a line of text, too, which is what
- * a failure prints and what runs it again:
- *   bwd b=2 hq=6 hkv=2 sq=17 sk=33 d=64 dv=64 seed=7 q_packed causal f16 bias_inf ... */
+/* A case: one description of an attention problem, shared by tests and benchmarks. It is a line of text, too, which is
+ * what a failure prints and what runs it again: bwd b=2 hq=6 hkv=2 sq=17 sk=33 d=64 dv=64 seed=7 q_packed causal f16
+ * bias_inf ... */
 #ifndef TSR_TESTS_CONFORMANCE_CASE_H
 #define TSR_TESTS_CONFORMANCE_CASE_H
 
@@ -15,7 +15,7 @@ enum {
 };
 
 typedef struct conf_case {
-  int32_t op; /* TSR_FORWARD, TSR_BACKWARD */
+  int32_t op;         /* TSR_FORWARD, TSR_BACKWARD */
   int32_t num_splits; /* with CONF_splits; 0: drawn */
   int64_t batch, q_heads, kv_heads;
   int64_t seqlen_q, seqlen_k; /* longest */
@@ -48,12 +48,16 @@ int conf_case_parse(const char *text, conf_case *c, char *why, size_t why_bytes)
 /* ---- The tensors of a case -------------------------------------------------------------------- */
 
 /* Names as in tsr_attention_desc and tsr_run_args. */
-#define CONF_TENSORS(X)                                                                                         \
-  X(q) X(k) X(v) X(o) X(lse) X(max_s) X(cu_seqlens_q) X(cu_seqlens_k) X(seqlens_q) X(seqlens_k) X(block_table)  \
-  X(kv_indptr) X(kv_indices) X(last_page_len) X(prefix) X(mask) X(mask_offsets) X(mask_row_strides)             \
-  X(segments_q) X(segments_k) X(flashmask) X(block_indptr) X(block_indices) X(bias) X(alibi_slopes) X(sink)     \
-  X(k_scale) X(k_zero) X(v_scale) X(v_zero) X(q_descale) X(rng_state) X(dropout_mask) X(dout) X(dlse) X(dq)     \
-  X(dk) X(dv) X(dbias) X(dsink)
+#define CONF_TENSORS(X)                                                                                               \
+  X(q)                                                                                                                \
+  X(k)                                                                                                                \
+  X(v)                                                                                                                \
+  X(o)                                                                                                                \
+  X(lse)                                                                                                              \
+  X(max_s) X(cu_seqlens_q) X(cu_seqlens_k) X(seqlens_q) X(seqlens_k) X(block_table) X(kv_indptr) X(kv_indices)        \
+      X(last_page_len) X(prefix) X(mask) X(mask_offsets) X(mask_row_strides) X(segments_q) X(segments_k) X(flashmask) \
+          X(block_indptr) X(block_indices) X(bias) X(alibi_slopes) X(sink) X(k_scale) X(k_zero) X(v_scale) X(v_zero)  \
+              X(q_descale) X(rng_state) X(dropout_mask) X(dout) X(dlse) X(dq) X(dk) X(dv) X(dbias) X(dsink)
 
 enum {
 #define CONF_TENSOR_ENUM(name) CONF_T_##name,
@@ -64,11 +68,11 @@ enum {
   CONF_T_COUNT
 };
 
-/* Memory of a tensor between guard bands. Everything that is no element, and every element that is not used, holds a pattern
- * that is a NaN in any float type. */
+/* Memory of a tensor between guard bands. Everything that is no element, and every element that is not used, holds a
+ * pattern that is a NaN in any float type. */
 typedef struct conf_tensor {
   const char *name;
-  tsr_layout layout; /* dtype NONE: no such tensor */
+  tsr_layout layout;  /* dtype NONE: no such tensor */
   unsigned char *raw; /* NULL: shares the memory of another one */
   int64_t raw_bytes;
   unsigned char *data; /* element 0 */
@@ -82,11 +86,11 @@ typedef struct conf_problem {
   tsr_attention_desc desc; /* complete but for `variant` */
   tsr_run_args args;       /* complete but for the workspace */
   conf_tensor t[CONF_T_COUNT];
-  int64_t batch_plan; /* of the description; c.batch are run */
-  int64_t *slot_q, *slot_k;     /* lengths of the slots, [batch] */
-  int64_t *len_q, *len_k;       /* used lengths, [batch] */
-  int64_t *first_q, *first_k;   /* packed: first row of a sequence, else 0 */
-  int64_t *pages;               /* paged: [batch][pages_per_seq] page of a sequence's keys */
+  int64_t batch_plan;         /* of the description; c.batch are run */
+  int64_t *slot_q, *slot_k;   /* lengths of the slots, [batch] */
+  int64_t *len_q, *len_k;     /* used lengths, [batch] */
+  int64_t *first_q, *first_k; /* packed: first row of a sequence, else 0 */
+  int64_t *pages;             /* paged: [batch][pages_per_seq] page of a sequence's keys */
   int64_t pages_per_seq;
   int64_t num_pages;
   tsr_dtype dtype, k_dtype, v_dtype, o_dtype, index_dtype;
@@ -118,8 +122,8 @@ void conf_tensor_seal(conf_tensor *t);
 void conf_locate_q(const conf_problem *p, int64_t b, int64_t i, int64_t *i0, int64_t *i1);
 void conf_locate_k(const conf_problem *p, int64_t b, int64_t j, int64_t *i0, int64_t *i1);
 
-/* May row i of head h see key j? A third reading of the masks, for poison and exact zeros; a pair that only a mask expression
- * hides counts as visible. */
+/* May row i of head h see key j? A third reading of the masks, for poison and exact zeros; a pair that only a mask
+ * expression hides counts as visible. */
 int conf_visible(const conf_problem *p, int64_t b, int64_t h, int64_t i, int64_t j);
 
 /* False if some head of some sequence has rows that see keys, but none that sees a dozen of them: dq and dk are then

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tolerance rule. For each (b, h), against float64: largest error <= f x plain's + u max|ref|, root of the mean square
+/* The tolerance rule. For each (b, h), against float64: largest error <= f x plain's + u max|ref|, root of the mean
+ * square
  * <= f x plain's + u rms(ref) / 2, with f = 2 (gradients: 3) and u the roundoff of the output: 2^-8 bf16, 2^-11 f16,
  * 8 x 2^-24 f32. LSE (and max_s): <= 2 x plain's + 2^-21 max(1, |lse|). */
 #include <math.h>
@@ -36,15 +37,15 @@ void conf_group_begin(conf_group *g, conf_score *score, const conf_tensor *t, do
 
 void conf_group_wrong(conf_group *g, int64_t row, int64_t col, double got, double want, const char *why) {
   char text[300];
-  snprintf(text, sizeof(text), "%s[%s row=%lld col=%lld] is %.9g, oracle %.9g: %s", g->t->name, g->where, (long long)row,
-           (long long)col, got, want, why);
+  snprintf(text, sizeof(text), "%s[%s row=%lld col=%lld] is %.9g, oracle %.9g: %s", g->t->name, g->where,
+           (long long)row, (long long)col, got, want, why);
   conf_score_fail(g->score, (double)INFINITY, text);
 }
 
 /* Where the true result does not fit the type, the largest value and the infinity beyond it are the same. */
 static double saturate(tsr_dtype dtype, double x, double ref) {
   const double most = largest(dtype);
-  if (fabs(ref) > most * (1.0 - 2.0 * roundoff(dtype)) && !isnan(x) && fabs(x) > most) {
+  if (isfinite(ref) && fabs(ref) > most * (1.0 - 2.0 * roundoff(dtype)) && !isnan(x) && fabs(x) > most) {
     return copysign(most, x);
   }
   return x;
@@ -111,9 +112,10 @@ static void judge(conf_group *g, double error, double limit, const char *what) {
     return;
   }
   snprintf(text, sizeof(text),
-           "%s[%s]: %s error %.4g, allowed %.4g (plain's %.4g); largest at row=%lld col=%lld: %.9g, oracle %.9g", g->t->name,
-           g->where, what, error, limit, strcmp(what, "rms") == 0 ? sqrt(g->plain_sq / (double)g->n) : g->plain,
-           (long long)g->at_row, (long long)g->at_col, g->at_got, g->at_ref);
+           "%s[%s]: %s error %.4g, allowed %.4g (plain's %.4g); largest at row=%lld col=%lld: %.9g, oracle %.9g",
+           g->t->name, g->where, what, error, limit,
+           strcmp(what, "rms") == 0 ? sqrt(g->plain_sq / (double)g->n) : g->plain, (long long)g->at_row,
+           (long long)g->at_col, g->at_got, g->at_ref);
   conf_score_fail(g->score, ratio, text);
 }
 
@@ -165,7 +167,7 @@ static void want_nan(conf_group *g, int64_t row, int64_t n, const double *got) {
 typedef struct rows {
   const double *exact, *plain;
   int64_t heads, channels;
-  int by_key; /* dk, dv */
+  int by_key;          /* dk, dv */
   const uint8_t *seen; /* [batch][heads][longest], NULL: not asked */
   const double *lse;   /* o only: exact, [slot][heads][rows] */
 } rows;
@@ -224,8 +226,8 @@ static void compare_lse(const conf_problem *p, const conf_truth *truth, conf_sco
 }
 
 /* max_s, dsink: one number a head, one group. */
-static void compare_heads(const conf_problem *p, int id, const double *exact, const double *plain, double factor, int is_lse,
-                          conf_score *score) {
+static void compare_heads(const conf_problem *p, int id, const double *exact, const double *plain, double factor,
+                          int is_lse, conf_score *score) {
   conf_group g;
   conf_group_begin(&g, score, &p->t[id], factor, is_lse, "all heads");
   for (int64_t h = 0; h < p->c.q_heads; h++) {
@@ -274,8 +276,8 @@ static void compare_dropout(const conf_problem *p, const conf_truth *truth, conf
           const uint8_t got = t->data[conf_index(t, b, h, i, j)];
           if (got != want) {
             char text[200];
-            snprintf(text, sizeof(text), "dropout_mask[%lld,%lld,%lld,%lld] is %d, must be %d", (long long)b, (long long)h,
-                     (long long)i, (long long)j, got, want);
+            snprintf(text, sizeof(text), "dropout_mask[%lld,%lld,%lld,%lld] is %d, must be %d", (long long)b,
+                     (long long)h, (long long)i, (long long)j, got, want);
             conf_score_fail(score, (double)INFINITY, text);
             return;
           }

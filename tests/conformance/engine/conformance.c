@@ -36,10 +36,10 @@ static void add_case(void *user, const conf_case *c) {
 /* The suite's cases. */
 static void each_case(const conf_runner *r, uint64_t seed, conf_each *each, void *user) {
   const int full = r->options->suite == TSR_CONFORMANCE_FULL;
-  const int64_t random = r->options->random_cases > 0    ? r->options->random_cases
+  const int64_t random = r->options->random_cases > 0   ? r->options->random_cases
                          : r->options->random_cases < 0 ? 0
-                         : full                          ? FULL_RANDOM
-                                                         : QUICK_RANDOM;
+                         : full                         ? FULL_RANDOM
+                                                        : QUICK_RANDOM;
   for (int op = 0; op < 2; op++) {
     conf_cover_items(&r->rules, op, seed, each, user);
     conf_cover_pairs(&r->rules, op, seed, each, user);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The features of the support table: what a row is called, and the cases that prove it. A new feature gets its row here and
- * its items in items.h; the table, the suite and the README follow. */
+/* The features of the support table: what a row is called, and the cases that prove it. A new feature gets its row here
+ * and its items in items.h; the table, the suite and the README follow. */
 #ifndef TSR_TESTS_CONFORMANCE_FEATURES_H
 #define TSR_TESTS_CONFORMANCE_FEATURES_H
 
-/* Probes of a row are separated by '|', words as in a case's line; the row is a yes if all are. NULL: does not apply. */
+/* Probes of a row are separated by '|', words as in a case's line; the row is a yes if all are. NULL: does not apply.
+ */
 typedef struct conf_feature {
   const char *label, *forward, *backward;
 } conf_feature;

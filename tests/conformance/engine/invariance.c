@@ -8,7 +8,8 @@
 
 /* ---- Batch invariance ------------------------------------------------------------------------------------ */
 
-/* Copies rows [q_from, q_from + count) and the first `keys` keys of a sequence into sequence `to_b` of another problem. */
+/* Copies rows [q_from, q_from + count) and the first `keys` keys of a sequence into sequence `to_b` of another problem.
+ */
 static void copy_sequence(const conf_problem *from, int64_t from_b, int64_t q_from, conf_problem *to, int64_t to_b) {
   for (int64_t i = 0; i < to->len_q[to_b]; i++) {
     int64_t a0, a1, b0, b1;
@@ -38,18 +39,24 @@ static void copy_sequence(const conf_problem *from, int64_t from_b, int64_t q_fr
   conf_tensor_seal(&to->t[CONF_T_v]);
 }
 
+static int same_bits(double a, double b) {
+  uint64_t x, y;
+  memcpy(&x, &a, sizeof(x));
+  memcpy(&y, &b, sizeof(y));
+  return x == y;
+}
+
 /* First row whose o or lse has other bits, -1: none. Values are compared as bits: both are of one dtype. */
-static int64_t first_difference(const conf_problem *a, int64_t a_b, int64_t a_from, const conf_problem *b, int64_t b_b) {
+static int64_t first_difference(const conf_problem *a, int64_t a_b, int64_t a_from, const conf_problem *b,
+                                int64_t b_b) {
   for (int64_t i = 0; i < b->len_q[b_b]; i++) {
     int64_t a0, a1, b0, b1;
     conf_locate_q(a, a_b, a_from + i, &a0, &a1);
     conf_locate_q(b, b_b, i, &b0, &b1);
     for (int64_t h = 0; h < b->c.q_heads; h++) {
-      const double la = conf_get(&a->t[CONF_T_lse], a0, h, a1, 0), lb = conf_get(&b->t[CONF_T_lse], b0, h, b1, 0);
-      int same = memcmp(&la, &lb, sizeof(la)) == 0;
+      int same = same_bits(conf_get(&a->t[CONF_T_lse], a0, h, a1, 0), conf_get(&b->t[CONF_T_lse], b0, h, b1, 0));
       for (int64_t c = 0; same && c < b->c.head_dim_v; c++) {
-        const double oa = conf_get(&a->t[CONF_T_o], a0, a1, h, c), ob = conf_get(&b->t[CONF_T_o], b0, b1, h, c);
-        same = memcmp(&oa, &ob, sizeof(oa)) == 0;
+        same = same_bits(conf_get(&a->t[CONF_T_o], a0, a1, h, c), conf_get(&b->t[CONF_T_o], b0, b1, h, c));
       }
       if (!same) {
         return i;
@@ -66,20 +73,27 @@ static const struct {
   const char *what, *line;
 } others[] = {
     {"alone", "fwd b=1 hq=6 hkv=2 sq=70 sk=150 batch_invariant "},
-    {"among longer sequences", "fwd b=3 hq=6 hkv=2 sq=300 sk=700 q_lens=70:300:11 kv_lens=150:700:65 batch_invariant seqlens_q seqlens_k "},
-    {"packed", "fwd b=4 hq=6 hkv=2 sq=70 sk=150 q_lens=70:3:9:1 kv_lens=150:3:77:9 batch_invariant q_packed kv_packed "},
-    {"in pages of 16", "fwd b=2 hq=6 hkv=2 sq=70 sk=150 q_lens=70:9 kv_lens=150:80 page=16 batch_invariant q_packed kv_table seqlens_k "},
-    {"in pages of 5", "fwd b=2 hq=6 hkv=2 sq=70 sk=150 q_lens=70:9 kv_lens=150:80 page=5 batch_invariant q_packed kv_csr "},
-    {"as a decoded row", "fwd b=2 hq=6 hkv=2 sq=9 sk=150 q_lens=1:9 kv_lens=150:80 batch_invariant q_packed kv_packed "},
-    {"in a chunk of 23 rows", "fwd b=2 hq=6 hkv=2 sq=23 sk=150 q_lens=23:1 kv_lens=150:3 page=16 batch_invariant q_packed kv_table seqlens_k "},
-    {"in a batch of 40", "fwd b=40 hq=6 hkv=2 sq=70 sk=150 q_lens=70:1:1:2:1:1:1:5 kv_lens=150:4:9:20:1:33:64:65 batch_invariant q_packed kv_packed "},
+    {"among longer sequences",
+     "fwd b=3 hq=6 hkv=2 sq=300 sk=700 q_lens=70:300:11 kv_lens=150:700:65 batch_invariant seqlens_q seqlens_k "},
+    {"packed",
+     "fwd b=4 hq=6 hkv=2 sq=70 sk=150 q_lens=70:3:9:1 kv_lens=150:3:77:9 batch_invariant q_packed kv_packed "},
+    {"in pages of 16",
+     "fwd b=2 hq=6 hkv=2 sq=70 sk=150 q_lens=70:9 kv_lens=150:80 page=16 batch_invariant q_packed kv_table seqlens_k "},
+    {"in pages of 5",
+     "fwd b=2 hq=6 hkv=2 sq=70 sk=150 q_lens=70:9 kv_lens=150:80 page=5 batch_invariant q_packed kv_csr "},
+    {"as a decoded row",
+     "fwd b=2 hq=6 hkv=2 sq=9 sk=150 q_lens=1:9 kv_lens=150:80 batch_invariant q_packed kv_packed "},
+    {"in a chunk of 23 rows",
+     "fwd b=2 hq=6 hkv=2 sq=23 sk=150 q_lens=23:1 kv_lens=150:3 page=16 batch_invariant q_packed kv_table seqlens_k "},
+    {"in a batch of 40", "fwd b=40 hq=6 hkv=2 sq=70 sk=150 q_lens=70:1:1:2:1:1:1:5 kv_lens=150:4:9:20:1:33:64:65 "
+                         "batch_invariant q_packed kv_packed "},
 };
 static const char *const common[] = {"d=64 dv=64 causal", "d=40 dv=24 causal f16 softcap alibi sink", "d=64 dv=64 bf16",
                                      "d=32 dv=48 causal bf16 window left=60 right=0"};
 enum { OTHERS = sizeof(others) / sizeof(others[0]), COMMON = sizeof(common) / sizeof(common[0]) };
 
-static void check_other(conf_runner *r, conf_target *target, const char *variant, const conf_problem *base, const char *line,
-                        const char *what, uint64_t seed) {
+static void check_other(conf_runner *r, conf_target *target, const char *variant, const conf_problem *base,
+                        const char *line, const char *what, uint64_t seed) {
   conf_problem *p = conf_property_problem(r, target, line, seed);
   char why[480], ran[48];
   int64_t row;
@@ -93,7 +107,8 @@ static void check_other(conf_runner *r, conf_target *target, const char *variant
   } else {
     row = first_difference(base, 0, base->len_q[0] - p->len_q[0], p, 0);
     if (row >= 0) {
-      conf_fail(r, target, variant, line, "batch_invariant, but row %lld of sequence 0 has other bits %s", (long long)row, what);
+      conf_fail(r, target, variant, line, "batch_invariant, but row %lld of sequence 0 has other bits %s",
+                (long long)row, what);
     } else {
       conf_pass(r, target, 0.0, line);
     }
@@ -135,7 +150,8 @@ static const char *const bound_items[] = {"causal",
                                           "bias_f32 bias_b1 bias_h1 bias_q1 dbias sink dsink"};
 
 /* Bound and need of a case; 0 with a failure counted. *bound -1: no variant takes it. */
-static int sizes_of(conf_runner *r, conf_target *target, const char *line, uint64_t seed, int64_t *need, int64_t *bound) {
+static int sizes_of(conf_runner *r, conf_target *target, const char *line, uint64_t seed, int64_t *need,
+                    int64_t *bound) {
   conf_problem *p = conf_property_problem(r, target, line, seed);
   tsr_plan *plan = NULL;
   tsr_error err;
@@ -162,8 +178,9 @@ static int sizes_of(conf_runner *r, conf_target *target, const char *line, uint6
 
 /* Sizes grow in turn; the bound never falls, and covers what each smaller problem needs. */
 static void check_bound(conf_runner *r, conf_target *target, int op, const char *items, uint64_t seed) {
-  static const int64_t sizes[][3] = {{1, 1, 1},   {1, 1, 40},   {2, 1, 40},    {2, 17, 40},   {2, 17, 700}, {3, 17, 700},
-                                     {3, 64, 700}, {3, 65, 2049}, {4, 65, 2050}, {9, 65, 2050}, {9, 130, 2050}, {20, 130, 2050}};
+  static const int64_t sizes[][3] = {{1, 1, 1},     {1, 1, 40},    {2, 1, 40},     {2, 17, 40},
+                                     {2, 17, 700},  {3, 17, 700},  {3, 64, 700},   {3, 65, 2049},
+                                     {4, 65, 2050}, {9, 65, 2050}, {9, 130, 2050}, {20, 130, 2050}};
   int64_t last_bound = 0, largest_need = 0;
   char line[300];
   for (size_t n = 0; n < sizeof(sizes) / sizeof(sizes[0]); n++) {
@@ -179,7 +196,8 @@ static void check_bound(conf_runner *r, conf_target *target, int op, const char 
     }
     largest_need = need > largest_need ? need : largest_need;
     if (bound < last_bound || bound < largest_need) {
-      conf_fail(r, target, "", line, "the workspace bound is %lld; a smaller problem has bound %lld, needs up to here are %lld",
+      conf_fail(r, target, "", line,
+                "the workspace bound is %lld; a smaller problem has bound %lld, needs up to here are %lld",
                 (long long)bound, (long long)last_bound, (long long)largest_need);
       return;
     }
@@ -192,7 +210,8 @@ void conf_invariance(conf_runner *r, uint64_t seed) {
   for (int t = 0; t < r->num_targets; t++) {
     conf_target *target = &r->targets[t];
     const char *variant;
-    for (int32_t n = 0; target->computes && (variant = tsr_device_variant(target->device, TSR_OP_FORWARD, n)) != NULL; n++) {
+    for (int32_t n = 0; target->computes && (variant = tsr_device_variant(target->device, TSR_OP_FORWARD, n)) != NULL;
+         n++) {
       if (conf_wants_variant(r, variant)) {
         check_invariance(r, target, variant, seed);
       }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cases of tests/data/pairwise.bin, whose expected results an independent NumPy script made: every feature and every pair
- * of features once more, against results that no code of this project computed. */
+/* The cases of tests/data/pairwise.bin, whose expected results an independent NumPy script made: every feature and
+ * every pair of features once more, against results that no code of this project computed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +14,10 @@
 typedef struct output {
   int id;
   double factor;
-  const double *want; /* NULL: not part of the case */
+  const double *want;    /* NULL: not part of the case */
   double *plain, *exact; /* exact: backward only, see evaluate */
-  int64_t heads_axis; /* axis of the heads; -1: one group */
-  int64_t rows_axis;  /* axis of the rows that sequences divide; -1: none */
+  int64_t heads_axis;    /* axis of the heads; -1: one group */
+  int64_t rows_axis;     /* axis of the rows that sequences divide; -1: none */
   int by_key;
 } output;
 
@@ -44,8 +44,8 @@ static void index_of(const tsr_layout *l, int64_t n, int64_t i[4]) {
   }
 }
 
-static int add_output(numpy_case *x, int id, const tsr_layout *layout, const double *want, double factor, int64_t heads_axis,
-                      int64_t rows_axis, int by_key) {
+static int add_output(numpy_case *x, int id, const tsr_layout *layout, const double *want, double factor,
+                      int64_t heads_axis, int64_t rows_axis, int by_key) {
   output *o = &x->outputs[x->num_outputs];
   const int64_t n = tsr_test_layout_count(layout);
   if (layout->dtype == TSR_DTYPE_NONE || want == NULL) {
@@ -113,12 +113,14 @@ static int set_up(numpy_case *x, const tsr_test_case *c, int op) {
   x->p.desc = *d;
   x->p.args = op == TSR_BACKWARD ? c->backward_args : c->forward_args;
   if (op == TSR_FORWARD) {
-    return add_output(x, CONF_T_o, &d->o, e->o, 2.0, 2, 1, 0) && add_output(x, CONF_T_lse, &d->lse, e->lse, 2.0, 1, 2, 0) &&
+    return add_output(x, CONF_T_o, &d->o, e->o, 2.0, 2, 1, 0) &&
+           add_output(x, CONF_T_lse, &d->lse, e->lse, 2.0, 1, 2, 0) &&
            add_output(x, CONF_T_max_s, &d->max_s, e->max_s, 2.0, -1, -1, 0) &&
            add_dropout_mask(x, &d->dropout_mask, e->dropout_mask);
   }
   return add_result(x, CONF_T_o, &d->o, e->o) && add_result(x, CONF_T_lse, &d->lse, e->lse) &&
-         add_output(x, CONF_T_dq, &d->dq, e->dq, 3.0, 2, 1, 0) && add_output(x, CONF_T_dk, &d->dk, e->dk, 3.0, 2, 1, 1) &&
+         add_output(x, CONF_T_dq, &d->dq, e->dq, 3.0, 2, 1, 0) &&
+         add_output(x, CONF_T_dk, &d->dk, e->dk, 3.0, 2, 1, 1) &&
          add_output(x, CONF_T_dv, &d->dv, e->dv, 3.0, 2, 1, 1) &&
          add_output(x, CONF_T_dbias, &d->dbias, e->dbias, 3.0, 1, -1, 0) &&
          add_output(x, CONF_T_dsink, &d->dsink, e->dsink, 3.0, -1, -1, 0);
@@ -154,9 +156,9 @@ static tsr_status evaluate_mode(numpy_case *x, int mode, tsr_error *err) {
   return tsr_reference_attention(NULL, &x->p.desc, &x->p.args, &out, err);
 }
 
-/* The yardstick. And in backward the reference, too: NumPy's gradients follow from its own o and lse, a run's from o and lse
- * as rounded to their types, which makes visible differences where gradients cancel. (That the oracle agrees with NumPy
- * on NumPy's terms is a unit test.) What has to be untouched or exactly zero is NumPy's word in any case. */
+/* The yardstick. And in backward the reference, too: NumPy's gradients follow from its own o and lse, a run's from o
+ * and lse as rounded to their types, which makes visible differences where gradients cancel. (That the oracle agrees
+ * with NumPy on NumPy's terms is a unit test.) What has to be untouched or exactly zero is NumPy's word in any case. */
 static tsr_status evaluate(numpy_case *x, tsr_error *err) {
   const tsr_status st = evaluate_mode(x, TSR_REFERENCE_PLAIN, err);
   return st == TSR_OK && x->op == TSR_BACKWARD ? evaluate_mode(x, TSR_REFERENCE_F64, err) : st;
@@ -175,15 +177,16 @@ static int64_t group_of(const numpy_case *x, const output *o, const int64_t i[4]
   if (cu->dtype == TSR_DTYPE_NONE || o->rows_axis < 0) {
     return i[0];
   }
-  while (s + 2 < cu->shape[0] && (double)i[o->rows_axis] >= tsr_decode(cu->dtype, (const char *)b->ptr + b->offset_bytes,
-                                                                       (s + 1) * cu->stride[0])) {
+  while (s + 2 < cu->shape[0] &&
+         (double)i[o->rows_axis] >=
+             tsr_decode(cu->dtype, (const char *)b->ptr + b->offset_bytes, (s + 1) * cu->stride[0])) {
     s++;
   }
   return s;
 }
 
-/* A bias of one key for all: its gradient is a sum of ds over the keys of each row, which is 0 but for rounding, unless dlse
- * makes it something. Where all that is left is rounding, a rule relative to the result says nothing. */
+/* A bias of one key for all: its gradient is a sum of ds over the keys of each row, which is 0 but for rounding, unless
+ * dlse makes it something. Where all that is left is rounding, a rule relative to the result says nothing. */
 static int is_rounding(const numpy_case *x, const output *o) {
   return o->id == CONF_T_dbias && x->p.desc.bias.shape[3] == 1 && x->p.desc.dlse.dtype == TSR_DTYPE_NONE;
 }
@@ -197,7 +200,8 @@ static void compare_group(const numpy_case *x, const output *o, int64_t group, i
   for (int64_t k = 0; k < tsr_test_layout_count(&t->layout); k++) {
     int64_t i[4];
     index_of(&t->layout, k, i);
-    if (is_rounding(x, o) || untouched(&o->want[k]) || group_of(x, o, i) != group || (o->heads_axis >= 0 && i[o->heads_axis] != head)) {
+    if (is_rounding(x, o) || untouched(&o->want[k]) || group_of(x, o, i) != group ||
+        (o->heads_axis >= 0 && i[o->heads_axis] != head)) {
       continue;
     }
     const double got = conf_get(t, i[0], i[1], i[2], i[3]), want = o->want[k];

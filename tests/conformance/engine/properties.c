@@ -12,7 +12,8 @@ conf_problem *conf_property_problem(conf_runner *r, conf_target *target, const c
   conf_problem *p = NULL;
   char why[200] = "no memory";
   if (conf_case_parse(line, &c, why, sizeof(why)) == 0) {
-    c.seed = seed >> 16;
+    conf_rng rng = conf_rng_for(seed, "property");
+    c.seed = conf_next(&rng) >> 16;
     p = conf_problem_build(&c);
   }
   if (p == NULL) {
@@ -99,7 +100,8 @@ static void check_threads(conf_runner *r, conf_target *target, const char *varia
       first = conf_outputs_copy(p);
       failed = first == NULL;
     } else if (!failed && (differs = conf_outputs_differ(p, first)) != NULL) {
-      conf_fail(r, target, variant, line, "deterministic, but %s has other bits with %d threads than with 1", differs, threads[n]);
+      conf_fail(r, target, variant, line, "deterministic, but %s has other bits with %d threads than with 1", differs,
+                threads[n]);
       failed = 1;
     }
     close_again(&again);

@@ -63,8 +63,8 @@ int tsr_conformance_report(const tsr_conformance_result *r, const char *path) {
   put_field(f, "commit", CONF_COMMIT);
   fprintf(f, ",\n  \"seed\": %llu,\n  \"seconds\": %.3f,\n  \"cases\": %lld,\n  \"skipped\": %lld,\n",
           (unsigned long long)r->seed, r->seconds, (long long)r->cases, (long long)r->skipped);
-  fprintf(f, "  \"runs\": %lld,\n  \"passed\": %lld,\n  \"failed\": %lld,\n  \"refused\": %lld,\n  ", (long long)r->runs,
-          (long long)r->passed, (long long)r->failed, (long long)r->refused);
+  fprintf(f, "  \"runs\": %lld,\n  \"passed\": %lld,\n  \"failed\": %lld,\n  \"refused\": %lld,\n  ",
+          (long long)r->runs, (long long)r->passed, (long long)r->failed, (long long)r->refused);
   put_ratio(f, "worst", r->worst);
   fprintf(f, ",\n  ");
   put_field(f, "worst_case", r->worst_line);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers of the cases: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). A stream for each tensor, from the case's
- * seed and the tensor's name, so that taking a feature out of a case leaves the other tensors as they were. */
+/* Random numbers of the cases: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). A stream for each tensor, from the
+ * case's seed and the tensor's name, so that taking a feature out of a case leaves the other tensors as they were. */
 #ifndef TSR_TESTS_CONFORMANCE_RNG_H
 #define TSR_TESTS_CONFORMANCE_RNG_H
 

@@ -51,8 +51,8 @@ static tsr_status run_plan(conf_runner *r, const tsr_plan *plan, conf_problem *p
   return st;
 }
 
-tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *variant, conf_problem *p, char ran[48], char *why,
-                         size_t why_bytes) {
+tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *variant, conf_problem *p, char ran[48],
+                         char *why, size_t why_bytes) {
   tsr_attention_desc desc = p->desc;
   tsr_plan_info info;
   tsr_plan *plan = NULL;
@@ -94,8 +94,8 @@ static int same_refusal(conf_runner *r, conf_target *target, conf_problem *p, co
   return 1;
 }
 
-static void run_variant(conf_runner *r, conf_target *target, conf_problem *p, const conf_truth *truth, const tsr_verdict *v,
-                        const char *line) {
+static void run_variant(conf_runner *r, conf_target *target, conf_problem *p, const conf_truth *truth,
+                        const tsr_verdict *v, const char *line) {
   char ran[48], why[480];
   conf_score score;
   if (!v->accepted) {
@@ -131,7 +131,8 @@ static int is_promised(const conf_target *target, const conf_case *c) {
   return 1;
 }
 
-static void run_target(conf_runner *r, conf_target *target, conf_problem *p, const conf_truth *truth, const char *line) {
+static void run_target(conf_runner *r, conf_target *target, conf_problem *p, const conf_truth *truth,
+                       const char *line) {
   tsr_verdict verdicts[MAX_VARIANTS];
   int32_t count = MAX_VARIANTS, accepted = 0;
   tsr_error err;
@@ -148,7 +149,8 @@ static void run_target(conf_runner *r, conf_target *target, conf_problem *p, con
     }
   }
   if (accepted == 0 && is_promised(target, &p->c)) {
-    conf_fail(r, target, "", line, "no variant takes the case, although each of its features is supported by itself: %s",
+    conf_fail(r, target, "", line,
+              "no variant takes the case, although each of its features is supported by itself: %s",
               count > 0 ? verdicts[count - 1].reason : "there are no variants");
   }
 }

@@ -52,7 +52,8 @@ double conf_now(void); /* seconds, monotonic */
 int conf_targets_open(conf_runner *r);
 void conf_targets_close(conf_runner *r);
 /* A context like those of the targets: no environment, the watchdog, `threads` of them, at a level ("": highest). */
-tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context, tsr_error *err);
+tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context,
+                               tsr_error *err);
 
 /* Memory for a run, exactly as large and aligned as asked for, between guard bands, poisoned. */
 typedef struct conf_workspace {
@@ -73,16 +74,19 @@ int conf_wants_variant(const conf_runner *r, const char *variant);
 
 /* Runs a case wherever it can run. */
 void conf_run_case(conf_runner *r, const conf_case *c);
-/* One run of a problem's description with a variant forced ("": none) on a target: plan, workspace, run, workspace intact.
- * Outputs are poisoned before. TSR_OK: *ran is the variant the plan names. Any other status: why filled. */
-tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *variant, conf_problem *p, char ran[48], char *why,
-                         size_t why_bytes);
+/* One run of a problem's description with a variant forced ("": none) on a target: plan, workspace, run, workspace
+ * intact. Outputs are poisoned before. TSR_OK: *ran is the variant the plan names. Any other status: why filled. */
+tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *variant, conf_problem *p, char ran[48],
+                         char *why, size_t why_bytes);
 
 typedef void conf_each(void *user, const conf_case *c);
 /* Each item alone; then cases that cover every pair of items. op: of those cases. */
 void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
 void conf_cover_pairs(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
-void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, double max_work, conf_each *each, void *user);
+void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, double max_work, conf_each *each,
+                       void *user);
+/* Draws the seed; in backward of a few that whose gradients are least rounding (condition.c). */
+void conf_case_draw_seed(conf_case *c, conf_rng *r);
 /* Halves lengths, batch and heads until the case is no more work than that. */
 void conf_case_limit(conf_case *c, double max_work);
 /* part: 1 of so many cases, spread evenly; 1: all. */

@@ -13,8 +13,8 @@ enum { TABLE_REASON = 200 };
 
 static int probe_case(int op, const char *words, int length, conf_case *c) {
   char line[300], why[128];
-  snprintf(line, sizeof(line), "%s b=2 hq=4 hkv=2 sq=20 sk=40 d=8 dv=8 page=4 seed=3 %.*s", op == TSR_BACKWARD ? "bwd" : "fwd",
-           length, words);
+  snprintf(line, sizeof(line), "%s b=2 hq=4 hkv=2 sq=20 sk=40 d=8 dv=8 page=4 seed=3 %.*s",
+           op == TSR_BACKWARD ? "bwd" : "fwd", length, words);
   return conf_case_parse(line, c, why, sizeof(why)) == 0;
 }
 
@@ -268,8 +268,9 @@ void conf_support_check(conf_runner *r, uint64_t seed) {
           conf_fail(r, NULL, "", probes, "a probe of the support table does not parse");
           return;
         }
-        c.seed = seed >> 16;
         snprintf(c.name, sizeof(c.name), "support %.50s", conf_features[i].label);
+        conf_rng rng = conf_rng_for(seed, c.name);
+        conf_case_draw_seed(&c, &rng);
         check_probe(r, &c);
         probes += length + (probes[length] == '|');
       }

@@ -24,7 +24,8 @@ static int32_t past_deadline(void *user, int64_t done, int64_t total) {
   return r->deadline != 0.0 && conf_now() > r->deadline;
 }
 
-tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context, tsr_error *err) {
+tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context,
+                               tsr_error *err) {
   tsr_context_params params = tsr_context_params_init();
   params.flags = TSR_CONTEXT_IGNORE_ENV;
   params.num_threads = threads;
@@ -204,8 +205,8 @@ void conf_fail(conf_runner *r, conf_target *target, const char *variant, const c
   va_start(list, format);
   vsnprintf(f.what, sizeof(f.what), format, list);
   va_end(list);
-  snprintf(f.where, sizeof(f.where), "%s%s%s", target != NULL ? target->label : "the oracle", variant[0] != '\0' ? " " : "",
-           variant);
+  snprintf(f.where, sizeof(f.where), "%s%s%s", target != NULL ? target->label : "the oracle",
+           variant[0] != '\0' ? " " : "", variant);
   snprintf(f.line, sizeof(f.line), "%s", line);
   result->runs++;
   result->failed++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a case has to give: the oracle's float64 results and those of its plain mode; and the comparison with a run, by the
- * project's one tolerance rule. */
+/* What a case has to give: the oracle's float64 results and those of its plain mode; and the comparison with a run, by
+ * the project's one tolerance rule. */
 #ifndef TSR_TESTS_CONFORMANCE_TRUTH_H
 #define TSR_TESTS_CONFORMANCE_TRUTH_H
 
@@ -18,13 +18,15 @@ typedef struct conf_truth {
   uint8_t *key_seen; /* backward: [batch][kv_heads][seqlen_k], key is seen by a row */
 } conf_truth;
 
-/* Evaluates the case. Backward: fills o and lse of the problem with the oracle's forward results, rounded to their types, unless
- * keep_forward, and takes them from there. context: for its should_stop. On failure nothing is left to free. */
+/* Evaluates the case. Backward: fills o and lse of the problem with the oracle's forward results, rounded to their
+ * types, unless keep_forward, and takes them from there. context: for its should_stop. On failure nothing is left to
+ * free. */
 tsr_status conf_truth_make(tsr_context *context, conf_problem *p, int keep_forward, conf_truth *truth, tsr_error *err);
 void conf_truth_free(conf_truth *truth);
 
-/* condition.c: can the gradients be told from rounding? Always in forward. */
-int conf_truth_steady(const conf_problem *p, const conf_truth *truth);
+/* condition.c: how much of the gradients is rounding: the largest error of the plain mode over u max|ref|. 0 in
+ * forward, and for 16-bit inputs, where rounding S and P covers all else. */
+double conf_truth_rounding(const conf_problem *p, const conf_truth *truth);
 
 /* The forward problem of a backward one: same inputs, o and lse as outputs. */
 void conf_forward_of(const conf_problem *p, tsr_attention_desc *desc, tsr_run_args *args);
@@ -42,9 +44,9 @@ typedef struct conf_group {
   const char *where; /* "b=1 h=2" */
   double factor;
   int is_lse;
-  double error, plain, ref;              /* largest */
-  double error_sq, plain_sq, ref_sq;     /* sums */
-  double at_got, at_ref;                 /* of the largest error */
+  double error, plain, ref;          /* largest */
+  double error_sq, plain_sq, ref_sq; /* sums */
+  double at_got, at_ref;             /* of the largest error */
   int64_t at_row, at_col, n;
   double excess; /* lse: largest of |error| - 2^-21 max(1, |lse|); the element of error and at_* is that one's */
 } conf_group;
