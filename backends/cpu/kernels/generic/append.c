@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Append to a KV cache: rotary, then quantisation. An item is one new token with all its heads. Every operation rounds to
- * f32 by itself, as the rules of cache.h say, although this file is compiled like its neighbours with contraction on. */
+/* Append to a KV cache: rotary, then quantisation. An item is one new token with all its heads. Every operation rounds
+ * to f32 by itself, as the rules of cache.h say, although this file is compiled like its neighbours with contraction
+ * on. */
 #include <math.h>
 #include <string.h>
 

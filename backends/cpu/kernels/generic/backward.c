@@ -6,8 +6,8 @@
  *   dkdv, dq   two kernels, 7 products: items are blocks of keys, and of rows
  *   dbias      items are pieces of the bias's gradient, each summed over the axes that the bias repeats
  *   dsink      an item a head
- * No sum is shared between items and each runs in the order of its index, rows in ascending order within heads in ascending
- * order, so that neither the number of threads nor the choice between one pass and two changes a bit. */
+ * No sum is shared between items and each runs in the order of its index, rows in ascending order within heads in
+ * ascending order, so that neither the number of threads nor the choice between one pass and two changes a bit. */
 #include <stdio.h>
 
 /* Of the forward pass's stages only some are used. */
@@ -16,7 +16,7 @@
 #include "backends/cpu/kernels/generic/grad_rows.h"
 
 enum {
-  DQ_BLOCKS = 4,    /* query blocks of an item of dq, which share the loading of keys */
+  DQ_BLOCKS = 4, /* query blocks of an item of dq, which share the loading of keys */
 };
 
 static int64_t ceil_div(int64_t n, int64_t d) {
@@ -29,8 +29,8 @@ static int wants(const tsr__problem *p, int slot) {
 
 /* ---- Delta ----------------------------------------------------------------------------------- */
 
-/* sum(dO O) of TILE_Q rows in lanes, channels in the order in which grad_dot sums dP: where one key has all the weight, O is
- * its V and dP - delta exactly 0. Rows of zeros, as empty rows have, give 0 whatever dO holds. */
+/* sum(dO O) of TILE_Q rows in lanes, channels in the order in which grad_dot sums dP: where one key has all the weight,
+ * O is its V and dP - delta exactly 0. Rows of zeros, as empty rows have, give 0 whatever dO holds. */
 static void sum_channels(const float *doutt, const float *ot, int channels, float *sum) {
   for (int v = 0; v < TILE_Q; v += VL) {
     vf total = vf_all(0.0f);
@@ -107,12 +107,12 @@ static void store_keys(grad *g) {
   const tsr_attention_desc *d = &g->f.p->desc;
   const int64_t row = g->f.seq.k_row0 + g->f.j0;
   if (wants(g->f.p, TSR_SLOT_dk)) {
-    grad_store_rows(g->dk, g->ld, g->keys, g->f.head_dim, g->f.a->scale, g->f.bound->ptr[TSR_SLOT_dk], d->dk.dtype, &g->f.a->u.bwd.dk,
-                    g->f.seq.k_b, row, g->f.kv_head);
+    grad_store_rows(g->dk, g->ld, g->keys, g->f.head_dim, g->f.a->scale, g->f.bound->ptr[TSR_SLOT_dk], d->dk.dtype,
+                    &g->f.a->u.bwd.dk, g->f.seq.k_b, row, g->f.kv_head);
   }
   if (wants(g->f.p, TSR_SLOT_dv)) {
-    grad_store_rows(g->dval, g->ldv, g->keys, g->f.head_dim_v, 1.0f, g->f.bound->ptr[TSR_SLOT_dv], d->dv.dtype, &g->f.a->u.bwd.dv,
-                    g->f.seq.k_b, row, g->f.kv_head);
+    grad_store_rows(g->dval, g->ldv, g->keys, g->f.head_dim_v, 1.0f, g->f.bound->ptr[TSR_SLOT_dv], d->dv.dtype,
+                    &g->f.a->u.bwd.dv, g->f.seq.k_b, row, g->f.kv_head);
   }
 }
 
@@ -120,20 +120,22 @@ static void store_keys(grad *g) {
 static void store_rows(grad *g, int64_t i0, const float *dqt) {
   const int rows = (int)tsr_min_i64(TILE_Q, g->f.seq.q_len - i0);
   grad_transpose(dqt, TILE_Q, g->ld, TILE_Q, g->q, g->ld);
-  grad_store_rows(g->q, g->ld, rows, g->f.head_dim, g->f.a->scale, g->f.bound->ptr[TSR_SLOT_dq], g->f.p->desc.dq.dtype, &g->f.a->u.bwd.dq,
-                  g->f.seq.q_b, g->f.seq.q_row0 + i0, grad_head(g));
+  grad_store_rows(g->q, g->ld, rows, g->f.head_dim, g->f.a->scale, g->f.bound->ptr[TSR_SLOT_dq], g->f.p->desc.dq.dtype,
+                  &g->f.a->u.bwd.dq, g->f.seq.q_b, g->f.seq.q_row0 + i0, grad_head(g));
 }
 
-/* Keys from j0 on of kv head hkv against all rows of its group. dqt: sums of dQ, a block a query block and head; NULL: not
- * wanted. Nonzero: cancelled. */
+/* Keys from j0 on of kv head hkv against all rows of its group. dqt: sums of dQ, a block a query block and head; NULL:
+ * not wanted. Nonzero: cancelled. */
 static int sweep_rows(grad *g, int64_t j0, int32_t hkv, float *dqt) {
   const int64_t block = TILE_Q * g->ld;
   const int32_t first = hkv * g->f.a->group;
   const int want_dk = wants(g->f.p, TSR_SLOT_dk), want_dv = wants(g->f.p, TSR_SLOT_dv);
+  int64_t keys;
   grad_set_head(g, first);
   grad_set_keys(g, j0);
-  grad_zero(g->dk, g->tile_k * g->ld);
-  grad_zero(g->dval, g->tile_k * g->ldv);
+  keys = ceil_div(g->keys, GRAD_KEYS) * GRAD_KEYS;
+  grad_zero(g->dk, keys * g->ld);
+  grad_zero(g->dval, keys * g->ldv);
   for (int32_t h = first; h < first + g->f.a->group; h++) {
     grad_set_head(g, h);
     for (int64_t i0 = 0; i0 < g->f.seq.q_len; i0 += TILE_Q) {
@@ -206,7 +208,7 @@ static void dq_item(const tsr_cpu_run *run, int64_t item, void *scratch, tsr_cpu
   }
   grad_begin(&g, run, scratch, b, counts);
   grad_set_head(&g, (int32_t)(item / blocks % p->heads_q));
-  grad_zero(g.sum, DQ_BLOCKS * TILE_Q * g.ld);
+  grad_zero(g.sum, tsr_min_i64(DQ_BLOCKS, ceil_div(p->seqlen_q, TILE_Q)) * TILE_Q * g.ld);
   for (int64_t j0 = 0; j0 < g.f.seq.kv_len && first < g.f.seq.q_len; j0 += g.tile_k) {
     int loaded = 0;
     for (int n = 0; n < DQ_BLOCKS && first + n * TILE_Q < g.f.seq.q_len; n++) {
@@ -262,7 +264,8 @@ static bias_item bias_item_at(const tsr__problem *p, int64_t item) {
   return x;
 }
 
-/* Adds the tile at hand to sum[tile_k, or 1][TILE_Q]: in double, as a bias of few elements may sum millions of pairs. */
+/* Adds the tile at hand to sum[tile_k, or 1][TILE_Q]: in double, as a bias of few elements may sum millions of pairs.
+ */
 static void bias_add_tile(const grad *g, int sum_j, double *sum) {
   for (int k = g->k_lo; k < g->k_hi && k < g->keys; k++) {
     double *out = sum + (sum_j ? 0 : k * TILE_Q);
@@ -425,8 +428,9 @@ static void add_main(const tsr__problem *p, int32_t threads, tsr__plan_build *bu
     add_launch(build, "dkdv", &keys, p->batch * p->heads_kv * ceil_div(p->seqlen_k, build->tile_k), local_bytes(p, 0));
   }
   if (dq) {
+    const int64_t blocks = ceil_div(p->seqlen_q, TILE_Q);
     add_launch(build, "dq", &rows, p->batch * p->heads_q * ceil_div(p->seqlen_q, DQ_BLOCKS * TILE_Q),
-               local_bytes(p, DQ_BLOCKS));
+               local_bytes(p, blocks < DQ_BLOCKS ? blocks : DQ_BLOCKS));
   }
 }
 
@@ -449,8 +453,7 @@ static tsr_status build_backward(const tsr__variant *v, const tsr__device *dev, 
   add_main(p, dev->num_threads, build);
   if (wants(p, TSR_SLOT_dbias)) {
     const int64_t *shape = p->desc.bias.shape;
-    add_launch(build, "dbias", &dbias, shape[0] * shape[1] * bias_rows(p) * bias_columns(p),
-               local_bytes_bias(p));
+    add_launch(build, "dbias", &dbias, shape[0] * shape[1] * bias_rows(p) * bias_columns(p), local_bytes_bias(p));
   }
   if (wants(p, TSR_SLOT_dsink)) {
     add_launch(build, "dsink", &dsink, p->heads_q, 0);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The three products of a backward tile, each a block of accumulators in registers over one loop. Every sum runs in the order
- * of its index, one fused multiply-add a step, so that its bits do not depend on how the problem was cut into tiles.
+/* The three products of a backward tile, each a block of accumulators in registers over one loop. Every sum runs in the
+ * order of its index, one fused multiply-add a step, so that its bits do not depend on how the problem was cut into
+ * tiles.
  *
  * Forms of an operand in scratch:
- *   sliced      rows of K or V: [slice of GRAD_SLICE channels][key][GRAD_SLICE], so that neighbouring keys are a constant
- *               stride apart whatever D is; channels up to a multiple of 8 are zero
- *   natural     rows of Q or dO: [row][ld], ld a multiple of the lanes, the tail zero
- *   transposed  [channel][TILE_Q]: query rows in lanes
- *   pairs       P and dS: [key][TILE_Q] */
+ *   sliced      rows of K or V: [slice of GRAD_SLICE channels][key][GRAD_SLICE], so that neighbouring keys are a
+ * constant stride apart whatever D is; channels up to a multiple of 8 are zero natural     rows of Q or dO: [row][ld],
+ * ld a multiple of the lanes, the tail zero transposed  [channel][TILE_Q]: query rows in lanes pairs       P and dS:
+ * [key][TILE_Q] */
 #ifndef TSR_CPU_GENERIC_GRAD_MICRO_H
 #define TSR_CPU_GENERIC_GRAD_MICRO_H
 
@@ -150,8 +150,7 @@ static void grad_sum(const float *pairs, const float *x, int rows, float *out, i
   const int total = (int)(ld / VL);
   for (int v = 0; v < total; v += WIDE) {
     for (int k = 0; k < keys; k += GRAD_KEYS) {
-      grad_sum_step(pairs + k * TILE_Q, x + v * VL, ld, rows, out + k * ld + v * VL, ld,
-                    total - v);
+      grad_sum_step(pairs + k * TILE_Q, x + v * VL, ld, rows, out + k * ld + v * VL, ld, total - v);
     }
   }
 }

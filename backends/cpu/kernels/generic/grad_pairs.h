@@ -17,11 +17,6 @@ static inline vf grad_exp(vf x) {
   return vf_exp2_scaled(x, vf_all(TSR_LOG2E), vf_all(-127.0f / TSR_LOG2E));
 }
 
-/* All ones in lanes whose pair with key k of the tile is allowed. */
-static inline vi grad_allowed(const grad *g, int k, int v) {
-  return ((vi)vu_all(1u << (k & 31)) & vi_load((const int32_t *)&g->f.bits[k / 32][v])) != 0;
-}
-
 /* ---- Scores and what multiplies their gradient ------------------------------------------------ */
 
 static void grad_slope_softcap(const grad *g, int k_lo, int k_hi) {
@@ -93,7 +88,7 @@ static void grad_probabilities(const grad *g, int k) {
     for (int v = 0; v < item_lanes(&g->f); v += VL) {
       float *p = g->f.s + n * TILE_Q + v;
       const vf x = grad_exp(vf_load(p) * scale + vf_load(g->neg_lse + v));
-      vf_store(p, g->f.masked ? vf_select(grad_allowed(g, n, v), x, zero) : x);
+      vf_store(p, g->f.masked ? vf_select(mask_lanes(&g->f, n, v), x, zero) : x);
     }
   }
 }
@@ -139,7 +134,7 @@ static void grad_finish_pairs(const grad *g, int k) {
       if (g->modifies) {
         x *= vf_load(g->gain + n * TILE_Q + v);
       }
-      vf_store(ds, g->f.masked ? vf_select(grad_allowed(g, n, v), x, vf_all(0.0f)) : x);
+      vf_store(ds, g->f.masked ? vf_select(mask_lanes(&g->f, n, v), x, vf_all(0.0f)) : x);
     }
   }
 }
@@ -195,8 +190,8 @@ static void grad_make_pairs(grad *g, int tile_class) {
 
 /* ---- Sums of the tile -------------------------------------------------------------------------- */
 
-/* In a partial tile 0 * NaN would reach rows that mask the pair: where an operand is not finite, masked pairs are stepped
- * over. */
+/* In a partial tile 0 * NaN would reach rows that mask the pair: where an operand is not finite, masked pairs are
+ * stepped over. */
 static int grad_is_careful(const grad *g) {
   return g->f.masked && !(g->kv_finite && g->q_finite);
 }
@@ -222,7 +217,7 @@ static void grad_dq_careful(const grad *g, int k_hi, float *out) {
       vf acc = vf_load(out + c * TILE_Q + v);
       for (int k = g->k_lo; k < k_hi; k++) {
         const vf sum = vf_load(g->ds + k * TILE_Q + v) * vf_all(key[k * GRAD_SLICE]) + acc;
-        acc = vf_select(grad_allowed(g, k, v), sum, acc);
+        acc = vf_select(mask_lanes(&g->f, k, v), sum, acc);
       }
       vf_store(out + c * TILE_Q + v, acc);
     }

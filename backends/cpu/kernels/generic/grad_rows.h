@@ -27,8 +27,8 @@ static inline int64_t grad_index(const tsr_t4 *t, int64_t b, int64_t s, int64_t 
 }
 
 /* Rows [s0, s0 + rows) of head h in natural form; rows up to whole vectors are zero. Returns whether all is finite. */
-static int grad_load_rows(const void *base, tsr_dtype dtype, const tsr_t4 *t, int64_t b, int64_t s0, int64_t h, int rows,
-                          int channels, int64_t ld, float *out) {
+static int grad_load_rows(const void *base, tsr_dtype dtype, const tsr_t4 *t, int64_t b, int64_t s0, int64_t h,
+                          int rows, int channels, int64_t ld, float *out) {
   const int padded = (rows + VL - 1) / VL * VL;
   for (int i = 0; i < rows; i++, out += ld) {
     row_to_f32(dtype, base, grad_index(t, b, s0 + i, h), t->stride[3], channels, out);

@@ -17,8 +17,8 @@ enum {
 enum { GRAD_OWN_DELTA = 0 /* bytes: f32 [slots][Hq][rows], see grad_delta_at */ };
 
 typedef struct grad {
-  /* The tile as the forward pass knows it: rows [f.i[0], f.i[0] + f.rows) of one head, keys [f.j0, f.j0 + keys). f.s is the
-   * tile of S, then P. Of its scratch and state only f.s is used. */
+  /* The tile as the forward pass knows it: rows [f.i[0], f.i[0] + f.rows) of one head, keys [f.j0, f.j0 + keys). f.s is
+   * the tile of S, then P. Of its scratch and state only f.s is used. */
   fwd_item f;
   tsr_cpu_counts *counts;
   int64_t ld, ldv; /* channels, padded */
@@ -37,7 +37,7 @@ typedef struct grad {
 
   int keys;
   int kv_finite, q_finite; /* no inf or NaN among the elements of K and V, of Q and dO */
-  float neg_lse[TILE_Q]; /* -inf for a row without keys, and past the rows */
+  float neg_lse[TILE_Q];   /* -inf for a row without keys, and past the rows */
   float delta[TILE_Q];
   int k_lo, k_hi; /* multiples of GRAD_KEYS: the keys that hold all allowed pairs; see f.masked, f.bits */
 } grad;

@@ -12,8 +12,8 @@ static int64_t index_of(const tsr_layout *l, int64_t i0, int64_t i1, int64_t i2)
   return i0 * l->stride[0] + i1 * l->stride[1] + i2 * l->stride[2];
 }
 
-/* What the fold of a row has so far: m the largest LSE, l the sum of exp(LSE - m), o that of exp(LSE - m) O. Not a chain of
- * normalised pairs, whose LSE would be rounded at every step. */
+/* What the fold of a row has so far: m the largest LSE, l the sum of exp(LSE - m), o that of exp(LSE - m) O. Not a
+ * chain of normalised pairs, whose LSE would be rounded at every step. */
 typedef struct fold {
   float m; /* -inf: nothing yet */
   float l;
