@@ -7,7 +7,10 @@
 Tensors are NumPy arrays or CPU tensors with DLPack (torch); nothing is copied. What each option means is in
 include/tessera/attention.h under the same name."""
 import ctypes as _c
+import operator as _operator
 import threading as _threading
+
+import numpy as _np
 
 from . import _abi, _tensor
 
@@ -48,8 +51,9 @@ class Context:
     """A tsr_context: device, threads, instruction set. Functions take context=; without it one default is shared."""
 
     def __init__(self, device=None, num_threads=0, cpu_isa=None, variant=None):
-        params = _abi.ContextParams(size=_c.sizeof(_abi.ContextParams), num_threads=num_threads,
-                                    device=_text(device), cpu_isa=_text(cpu_isa), variant=_text(variant))
+        params = _abi.ContextParams(size=_c.sizeof(_abi.ContextParams), device=_text(device), cpu_isa=_text(cpu_isa),
+                                    variant=_text(variant))
+        _set_integer(params, "num_threads", num_threads)
         self._handle = _c.c_void_p()
         error = _abi.Error()
         _check(_lib.tsr_context_create(params, _c.byref(self._handle), error), error)
@@ -73,7 +77,18 @@ def _context(given):
 
 
 def _text(s):
-    return s.encode() if isinstance(s, str) else s
+    s = s.encode() if isinstance(s, str) else s
+    if s is not None and b"\0" in s:
+        raise ValueError(f"{s!r} has a NUL, where C would end it")
+    return s
+
+
+def _set_integer(struct, name, value):
+    """ctypes keeps the low bits of a number that does not fit: another number, and another result."""
+    value = _operator.index(value)
+    setattr(struct, name, value)
+    if getattr(struct, name) != value:
+        raise ValueError(f"{name} is {value}, which its C type does not hold")
 
 
 _ORDERS = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "thd": (-1, 0, 1, 2)}
@@ -83,7 +98,8 @@ _LEFT = {"cu_seqlens_q", "cu_seqlens_k", "seqlens_q", "seqlens_k", "block_table"
 _SHAPED = {"q", "k", "v", "o", "dout", "dq", "dk", "dv"}
 _VALUES = {"batch", "max_seqlen_q", "max_seqlen_k", "num_splits", "window_left", "window_right", "sink_tokens", "chunk",
            "block_rows", "block_cols"}
-_RUN = {"scale", "softcap", "dropout_p", "seed", "offset", "total_q", "total_k"}
+_RUN = {"seed", "offset", "total_q", "total_k"}
+_RUN_FLOATS = {"scale", "softcap", "dropout_p"}
 
 
 def _axes(name, ndim, layout, packed, paged):
@@ -118,9 +134,9 @@ class _Call:
         self._options(dict(options))
 
     def tensor(self, name, x):
-        ndim = len(x.shape)
-        self.keep.append(_tensor.bind(self.desc, self.args, name, x, _axes(name, ndim, self.layout, self.packed,
-                                                                           self.paged)))
+        view = _tensor.view(name, x)
+        axes = _axes(name, len(view.shape), self.layout, self.packed, self.paged)
+        self.keep.append(_tensor.bind(self.desc, self.args, name, view, axes))
         return x
 
     def _options(self, options):
@@ -150,10 +166,14 @@ class _Call:
         if value is None or value is False and name in _abi.FLAGS:
             return
         if name in _abi.FLAGS and name not in ("chunk", "softcap"):
-            self.desc.flags |= _abi.FLAGS[name]
+            if not isinstance(value, (bool, _np.bool_)):
+                raise TypeError(f"{name} is {value!r}, must be True or False")
+            self.desc.flags |= _abi.FLAGS[name] if value else 0
         elif name in _VALUES:
-            setattr(self.desc, name, value)
+            _set_integer(self.desc, name, value)
         elif name in _RUN:
+            _set_integer(self.args, name, value)
+        elif name in _RUN_FLOATS:
             setattr(self.args, name, value)
         elif name in _abi.TENSORS:
             self.tensor(name, value)
@@ -163,6 +183,10 @@ class _Call:
             self.desc.flags |= _abi.FLAGS[name]
         if name == "dropout_p":
             self.desc.flags |= _abi.FLAGS["dropout"]
+
+    def some_rows_stay(self):
+        """Rows outside the used lengths are not written: the arrays made here must not show what was in their memory."""
+        return self.packed or self.desc.seqlens_q.dtype or self.desc.seqlens_k.dtype
 
     def run(self, context):
         error = _abi.Error()
@@ -184,6 +208,10 @@ def _forward(q, k, v, layout, out_dtype, want_lse, context, options):
     shape[-1] = v.shape[-1]
     o = call.tensor("o", _tensor.empty_like(q, tuple(shape), out_dtype))
     lse = call.tensor("lse", _tensor.empty_like(q, _lse_shape(call), "f32")) if want_lse else None
+    if call.some_rows_stay():
+        o[...] = 0
+        if want_lse:
+            lse[...] = -float("inf")
     call.run(context)
     return o, lse
 
@@ -195,9 +223,10 @@ def attention(q, k, v, *, layout="bshd", out_dtype=None, return_lse=False, conte
     softcap, scale, bias, mask, alibi_slopes, sink, prefix, segments_q, segments_k, flashmask, block_indptr, block_indices,
     block_rows, block_cols, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k, block_table, k_scale, v_scale, dropout_p, seed,
     offset, score_expr, mask_expr, scalars={name: value}, aux=[...], deterministic, batch_invariant, variant, num_splits, ...
+    Rows outside the used lengths are o = 0, lse = -inf.
     out_dtype: "f32", "f16", "bf16"; None: q's. Returns o, or (o, lse) with return_lse. Torch tensors that require a gradient
     get one. Raises Invalid, Unsupported, TesseraError."""
-    if any(getattr(x, "requires_grad", False) for x in (q, k, v)):
+    if any(getattr(x, "requires_grad", False) for x in (q, k, v, *options.values(), *(options.get("aux") or ()))):
         from . import _autograd
         o, lse = _autograd.attention(q, k, v, layout, out_dtype, context, options)
     else:
@@ -220,9 +249,9 @@ def attention_grad(q, k, v, o, lse, dout, *, layout="bshd", dlse=None, context=N
         if options.get(name) is not None:
             x = options[name]
             grads.append(call.tensor("d" + name, _tensor.empty_like(x, tuple(x.shape), None)))
-    if call.packed or call.desc.seqlens_q.dtype or call.desc.seqlens_k.dtype:
-        for g in grads[:3]:
-            g[...] = 0  # rows outside the used lengths are not written
+    if call.some_rows_stay() or call.desc.cu_seqlens_k.dtype:
+        for g in grads:
+            g[...] = 0
     call.run(context)
     return tuple(grads)
 

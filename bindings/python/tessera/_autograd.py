@@ -23,7 +23,9 @@ class _Attention(torch.autograd.Function):
 
 
 def attention(q, k, v, layout, out_dtype, context, options):
-    for name in ("bias", "sink"):
-        if getattr(options.get(name), "requires_grad", False):
-            raise NotImplementedError(f"{name} requires a gradient: call attention_grad, which returns d{name}")
+    others = {**options, **{f"aux[{n}]": x for n, x in enumerate(options.get("aux") or ())}}
+    for name, x in others.items():
+        if getattr(x, "requires_grad", False) and torch.is_grad_enabled():
+            hint = f": call attention_grad, which returns d{name}" if name in ("bias", "sink") else ": it gets none here"
+            raise NotImplementedError(f"{name} requires a gradient{hint}")
     return _Attention.apply(q, k, v, layout, out_dtype, context, options)

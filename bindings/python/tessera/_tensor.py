@@ -27,7 +27,7 @@ class View:
 
 def _numpy_view(name, x):
     dtype = _NUMPY.get(x.dtype.name)
-    if dtype is None:
+    if dtype is None or not x.dtype.isnative:
         raise TypeError(f"{name}: NumPy dtype {x.dtype} has no equivalent")
     if any(s % x.itemsize for s in x.strides):
         raise ValueError(f"{name}: strides {x.strides} are not multiples of the element size")
@@ -36,6 +36,8 @@ def _numpy_view(name, x):
 
 def _dlpack_view(name, x):
     detached = x.detach() if hasattr(x, "detach") else x
+    if hasattr(x, "is_neg") and x.is_neg():  # a lazily negated view, which DLPack would export without the sign
+        raise TypeError(f"{name} is a negated view: give it resolved, by resolve_neg()")
     capsule = detached.__dlpack__()
     get = c.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = c.c_void_p, [c.py_object, c.c_char_p]
@@ -73,9 +75,8 @@ def empty_like(x, shape, dtype):
     return torch.empty(shape, dtype=names[dtype])
 
 
-def bind(desc, args, name, x, axes):
-    """Puts tensor x under `name`: axes[k] is the dimension that is logical axis k, -1 an axis of extent 1."""
-    v = view(name, x)
+def bind(desc, args, name, v, axes):
+    """Puts the tensor of view v under `name`: axes[k] is the dimension that is logical axis k, -1 an axis of extent 1."""
     if sorted(a for a in axes if a >= 0) != list(range(len(v.shape))):
         raise ValueError(f"{name}: {len(v.shape)} dimensions do not fit here (axes {axes})")
     layout = _abi.Layout(dtype=_abi.DTYPES.index(v.dtype))

@@ -147,6 +147,49 @@ class Forward(unittest.TestCase):
             tessera.attention(big, big, big)
         self.assertTrue(any(x["chosen"] for x in tessera.verdicts(q, k, v)))
 
+    def test_values_that_ctypes_would_change(self):
+        q, k, v = self.tensors()
+        for name, value in (("window_left", 2**64 + 1), ("num_splits", 2**32 + 1), ("seed", -1), ("offset", 2**64)):
+            with self.assertRaises(ValueError, msg=name):
+                tessera.attention(q, k, v, dropout_p=0.5, **{name: value})
+        with self.assertRaises(ValueError):
+            tessera.Context(num_threads=2**32 + 1)
+        with self.assertRaises(ValueError):
+            tessera.attention(q, k, v, score_expr="score\0 * 2")
+        for value in ("no", 0, np.ones(2, bool)):
+            with self.assertRaises(TypeError, msg=repr(value)):
+                tessera.attention(q, k, v, causal=value)
+        self.close(tessera.attention(q, k, v, causal=np.bool_(False), window_left=np.int64(3)),
+                   oracle(q, k, v, window=(3, 99))[0])
+
+    def test_arrays_that_are_not_what_they_seem(self):
+        q, k, v = self.tensors()
+        swapped = np.dtype(np.float32).newbyteorder()
+        for x in (q.astype(swapped), q.tolist(), None):
+            with self.assertRaises(TypeError):
+                tessera.attention(x, k, v)
+        with self.assertRaises(TypeError):
+            tessera.attention(q, k, v, seqlens_k=[37])
+        with self.assertRaises(tessera.Invalid):
+            tessera.attention(q[:, ::-1], k, v)
+        frozen = q.copy()
+        frozen.flags.writeable = False
+        self.close(tessera.attention(frozen, np.broadcast_to(k[:1], k.shape), v),
+                   oracle(q, np.broadcast_to(k[:1], k.shape), v)[0])
+
+    def test_rows_outside_lengths(self):
+        q, k, v = self.tensors()
+        for _ in range(8):  # memory that a later array may get
+            np.full(q.shape, np.nan, np.float32)
+        used = np.array([5, 37], np.int32)
+        o, lse = tessera.attention(q, k, v, seqlens_q=used, return_lse=True)
+        self.assertTrue((o[0, 5:] == 0).all() and (lse[0, :, 5:] == -np.inf).all())
+        self.close(o[1:], oracle(q[1:], k[1:], v[1:])[0])
+        bias = self.rng.standard_normal((37, 37)).astype(np.float32)
+        o, lse = tessera.attention(q[:1], k[:1], v[:1], seqlens_q=used[:1], bias=bias, return_lse=True)
+        *_, dbias = tessera.attention_grad(q[:1], k[:1], v[:1], o, lse, np.ones_like(o), seqlens_q=used[:1], bias=bias)
+        self.assertTrue((dbias[5:] == 0).all() and (dbias[:5] != 0).any())
+
     def test_context(self):
         q, k, v = self.tensors()
         o = tessera.attention(q, k, v, context=tessera.Context(num_threads=1, device="cpu"))
@@ -172,6 +215,20 @@ class Torch(unittest.TestCase):
         (scores.softmax(-1) @ v).backward(dout)
         for a, x in zip(got, (q, k, v)):
             self.assertLess((a - x.grad).abs().max().item(), 1e-4)
+
+    def test_gradients_it_has_not(self):
+        q, k, v = (torch.randn(1, 5, 2, 8) for _ in range(3))
+        for name, shape in (("bias", (5, 5)), ("sink", (2,)), ("alibi_slopes", (2,))):
+            option = {name: torch.zeros(shape, requires_grad=True)}
+            with self.assertRaises(NotImplementedError, msg=name):
+                tessera.attention(q, k, v, **option)
+            with torch.no_grad():
+                self.assertFalse(tessera.attention(q, k, v, **option).requires_grad)
+
+    def test_negated_view(self):
+        q = torch.randn(1, 5, 2, 8)
+        with self.assertRaises(TypeError):
+            tessera.attention(torch._neg_view(q), q, q)
 
     def test_bfloat16(self):
         torch.manual_seed(SEED)
