@@ -133,6 +133,41 @@ static int print_support(const tool_options *options) {
   return TOOL_OK;
 }
 
+/* Back ends that the project has but this build has not. */
+static void show_absent(const tool_options *options, tsr_context *context, json_writer *w) {
+  static const char *const names[] = {"cpu", "cuda", "hip", "opencl"};
+  const tool_term *t = &options->term;
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    tsr_device *device = NULL;
+    tsr_error err;
+    int built = 0;
+    for (int32_t b = 0; b < tsr_backend_count(context); b++) {
+      tsr_backend_info info;
+      memset(&info, 0, sizeof(info));
+      info.size = sizeof(info);
+      built |= tsr_backend_get(context, b, &info, &err) == TSR_OK && strcmp(info.name, names[i]) == 0;
+    }
+    if (built)
+      continue;
+    if (tsr_device_open(context, names[i], &device, &err) == TSR_OK) {
+      tsr_device_close(device);
+      continue;
+    }
+    if (w) {
+      json_open(w, NULL, '{');
+      json_put_string(w, "name", names[i]);
+      json_put_bool(w, "usable", 0);
+      json_put_string(w, "why_not", err.text);
+      json_open(w, "devices", '[');
+      json_close(w, ']');
+      json_close(w, '}');
+    } else {
+      printf("%s%-13s%s %smissing: %s%s\n", term_style(t, STYLE_BOLD), names[i], term_style(t, STYLE_RESET),
+             term_style(t, STYLE_YELLOW), err.text, term_style(t, STYLE_RESET));
+    }
+  }
+}
+
 static int info(tool_options *options) {
   tool_engine engine;
   tool_text out = {0};
@@ -164,6 +199,8 @@ static int info(tool_options *options) {
   }
   for (int32_t i = 0; i < tsr_backend_count(engine.context) && status == TSR_OK; i++)
     status = show_backend(options, engine.context, i, w, &err);
+  if (status == TSR_OK)
+    show_absent(options, engine.context, w);
   if (w)
     json_close(w, ']');
   engine_close(&engine);

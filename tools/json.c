@@ -124,23 +124,28 @@ static int parse_escape(parser *p) {
   return 1;
 }
 
-/* One well-formed UTF-8 sequence of more than one byte, copied as it is. */
-static int copy_utf8(parser *p) {
-  const int lead = *p->at;
+/* Length of the well-formed UTF-8 sequence of more than one byte at `at`; 0: it is none. */
+static int utf8_length(const unsigned char *at, const unsigned char *end) {
+  const int lead = *at;
   const int length = lead >= 0xF0 && lead <= 0xF4  ? 4
                      : lead >= 0xE0 && lead < 0xF0 ? 3
                      : lead >= 0xC2 && lead < 0xE0 ? 2
                                                    : 0;
-  if (length == 0 || p->end - p->at < length)
-    return fail(p, "invalid UTF-8");
+  if (length == 0 || end - at < length)
+    return 0;
   int32_t code = lead & (0x7F >> length);
   for (int i = 1; i < length; i++) {
-    if ((p->at[i] & 0xC0) != 0x80)
-      return fail(p, "invalid UTF-8");
-    code = (code << 6) | (p->at[i] & 63);
+    if ((at[i] & 0xC0) != 0x80)
+      return 0;
+    code = (code << 6) | (at[i] & 63);
   }
   const int32_t least = length == 4 ? 0x10000 : length == 3 ? 0x800 : 0x80;
-  if (code < least || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF))
+  return code < least || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF) ? 0 : length;
+}
+
+static int copy_utf8(parser *p) {
+  const int length = utf8_length(p->at, p->end);
+  if (length == 0)
     return fail(p, "invalid UTF-8");
   memcpy(p->strings, p->at, (size_t)length);
   p->strings += length;
@@ -369,15 +374,21 @@ int json_double(const json_value *value, double *out) {
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
+/* File names may hold any bytes: what is no UTF-8 becomes U+FFFD, so that the document stays one. */
 static void quote(tool_text *out, const char *value) {
+  const unsigned char *end = (const unsigned char *)value + strlen(value);
   text_puts(out, "\"");
-  for (const unsigned char *c = (const unsigned char *)value; *c; c++) {
+  for (const unsigned char *c = (const unsigned char *)value; c < end;) {
+    const int length = *c < 0x80 ? 1 : utf8_length(c, end);
     if (*c == '"' || *c == '\\')
       text_printf(out, "\\%c", *c);
     else if (*c < 0x20 || *c == 0x7F)
       text_printf(out, "\\u%04x", *c);
+    else if (length == 0)
+      text_puts(out, "\xEF\xBF\xBD");
     else
-      text_append(out, (const char *)c, 1);
+      text_append(out, (const char *)c, (size_t)length);
+    c += length == 0 ? 1 : length;
   }
   text_puts(out, "\"");
 }

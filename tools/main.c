@@ -6,8 +6,9 @@
 #include "json.h"
 #include "options.h"
 
-static const tool_command *const commands[] = {&command_demo,  &command_run,   &command_explain, &command_mask,
-                                               &command_check, &command_bench, &command_info};
+static const tool_command *const commands[] = {&command_demo,   &command_run,   &command_explain,
+                                               &command_mask,   &command_check, &command_bench,
+                                               &command_append, &command_merge, &command_info};
 enum { NUM_COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
 int tool_fail(const tool_options *options, const tsr_error *err) {

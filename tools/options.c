@@ -54,10 +54,10 @@ static const option_row rows[] = {
     TEXT("isa", 0, DEVICE, isa, "LEVEL", "highest CPU instruction set: x86-64, v3, v4"),
     INT("threads", DEVICE, threads, 1, 4096, "CPU threads (default: what OpenMP would use)"),
     TEXT("module", 0, DEVICE, module, "FILE", "load a back end module first"),
-    INT("splits", DEVICE, splits, 0, TSR_MAX_SPLITS, "split the keys in N parts (0: chosen by the library)"),
-    FLAG("deterministic", DEVICE, deterministic, "same bits whatever the thread count"),
-    FLAG("batch-invariant", DEVICE, batch_invariant, "a row's bits depend on its own sequence only"),
-    FLAG("fast", DEVICE, fast, "allow departures from IEEE f32 products"),
+    INT("splits", ATTENTION, splits, 0, TSR_MAX_SPLITS, "split the keys in N parts (0: chosen by the library)"),
+    FLAG("deterministic", ATTENTION, deterministic, "same bits whatever the thread count"),
+    FLAG("batch-invariant", ATTENTION, batch_invariant, "a row's bits depend on its own sequence only"),
+    FLAG("fast", ATTENTION, fast, "allow departures from IEEE f32 products"),
 
     INT("batch", SHAPE, batch, 1, INT64_C(1) << 40, "sequences (default 1; packed: from cu-seqlens)"),
     TEXT("seqlen", 0, SHAPE, seqlen, "N", "query and key length (default 1024)"),
@@ -118,6 +118,21 @@ static const option_row rows[] = {
     TEXT("output", 'o', SVG, output, "FILE", "the drawing"),
     INT("head", SVG, head, 0, INT64_MAX, "query head to draw (default 0)"),
     INT("sequence", SVG, sequence, 0, INT64_MAX, "sequence to draw (default 0)"),
+
+    TEXT("output", 'o', MERGE, output, "FILE", ".npy: o; .safetensors: o and lse"),
+    TEXT("sink", 0, MERGE, inputs[INPUT_sink], "FILE", "sink logit of each query head [H], taken once here"),
+    TEXT("out-dtype", 0, MERGE, out_dtype, "TYPE", "of o (default: the partials' own)"),
+    TEXT("layout", 0, MERGE, layout, "AXES", "order of the axes in files: bshd (default) or bhsd"),
+    FLAG("check", MERGE, check, "compare with the float64 oracle"),
+
+    TEXT("input", 'i', APPEND, input, "FILE", "the .safetensors file; --input may be left out"),
+    TEXT("output", 'o', APPEND, output, "FILE", ".safetensors: the caches, dynamic scales, q_out"),
+    INT("rotary-dim", APPEND, rotary_dim, 2, TSR_MAX_HEAD_DIM, "channels that are turned (default with cos: all)"),
+    FLAG("interleaved", APPEND, interleaved, "rotary pairs are channels 2n, 2n+1 (default: n, n + R/2)"),
+    FLAG("static-scales", APPEND, static_scales, "k_scale and v_scale are read, not made"),
+    TEXT("kv-dtype", 0, APPEND, kv_dtype, "TYPE", "of the caches, where the file has u8 codes: u4"),
+    TEXT("layout", 0, APPEND, layout, "AXES", "order of the axes in files: bshd (default) or bhsd"),
+    FLAG("check", APPEND, check, "compare all bytes with the oracle's"),
 
     FLAG("full", SUITE, full, "also all shapes of other libraries' tests: hours"),
     TEXT("report", 'o', SUITE, output, "FILE", "write the JSON document, to send"),
@@ -252,7 +267,7 @@ int options_parse(tool_options *options, const tool_command *command, int argc, 
   static const char suffix[] = ".safetensors";
   const char *operand = options->num_arguments > 0 ? options->arguments[0] : "";
   const size_t length = strlen(operand);
-  if ((command->groups & OPTION_GROUP_INPUT) && !options->input && length > strlen(suffix) &&
+  if ((command->groups & (OPTION_GROUP_INPUT | OPTION_GROUP_APPEND)) && !options->input && length > strlen(suffix) &&
       strcmp(operand + length - strlen(suffix), suffix) == 0) { /* --input may be left out */
     options->input = operand;
     options->num_arguments--;
@@ -326,6 +341,8 @@ static const struct {
     {OPTION_GROUP_DEMO, "The demonstration"},
     {OPTION_GROUP_INFO, "What is listed"},
     {OPTION_GROUP_SUITE, "The suite"},
+    {OPTION_GROUP_MERGE, "Merging"},
+    {OPTION_GROUP_APPEND, "Appending"},
     {OPTION_GROUP_DEVICE, "Where and how"},
     {OPTION_GROUP_GENERAL, "General"}};
 

@@ -22,7 +22,9 @@ enum {
   OPTION_GROUP_SVG = 256,
   OPTION_GROUP_DEMO = 512,
   OPTION_GROUP_INFO = 1024,
-  OPTION_GROUP_SUITE = 2048
+  OPTION_GROUP_SUITE = 2048,
+  OPTION_GROUP_MERGE = 4096,
+  OPTION_GROUP_APPEND = 8192
 };
 
 enum { OPTION_MAX_LIST = 16 };
@@ -87,6 +89,10 @@ typedef struct tool_options {
   const char *versus, *masks, *svg, *data;
   option_int repeats, head, sequence, long_seqlen;
   option_float min_time;
+
+  /* append */
+  int32_t interleaved, static_scales;
+  option_int rotary_dim;
 
   /* the conformance suite */
   int32_t full, verbose;

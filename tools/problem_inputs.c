@@ -66,22 +66,6 @@ static tsr_status refuse_type(const tool_tensor *t, const char *name, const char
   return err->status;
 }
 
-/* u8 bytes become codes of another type without a change of bits. */
-static tsr_status reinterpret_codes(tool_tensor *t, tsr_dtype dtype, const char *name, tsr_error *err) {
-  t->dtype = dtype;
-  if (dtype != TSR_U4)
-    return TSR_OK;
-  if (t->rank == 0 || (t->stride[t->rank - 1] != 1 && t->shape[t->rank - 1] > 1)) {
-    tool_error(err, TSR_INVALID, name, "%s: u4 needs its last axis contiguous", name);
-    return err->status;
-  }
-  t->shape[t->rank - 1] *= 2; /* two channels a byte */
-  t->count *= 2;
-  for (int32_t i = 0; i + 1 < t->rank; i++)
-    t->stride[i] *= 2;
-  return TSR_OK;
-}
-
 static tsr_status fix_main(tool_tensor *t, int32_t input, const input_types *types, tsr_error *err) {
   const int kv = input == INPUT_k || input == INPUT_v;
   const tsr_dtype wanted = kv && types->kv != TSR_DTYPE_NONE ? types->kv
@@ -91,7 +75,7 @@ static tsr_status fix_main(tool_tensor *t, int32_t input, const input_types *typ
   if (wanted == TSR_DTYPE_NONE || wanted == t->dtype)
     return TSR_OK;
   if (kv && t->dtype == TSR_U8)
-    return reinterpret_codes(t, wanted, name, err);
+    return tensor_reinterpret(t, wanted, name, err);
   if (kv && t->dtype == TSR_I8 && types->kv == TSR_DTYPE_NONE) /* quantised: --dtype is about q */
     return TSR_OK;
   if (!is_float(t->dtype) || !is_float(wanted)) {

@@ -214,3 +214,23 @@ tsr_status tensor_convert(tool_tensor *tensor, tsr_dtype dtype, const char *name
   tensor->bytes = bytes;
   return TSR_OK;
 }
+
+tsr_status tensor_reinterpret(tool_tensor *t, tsr_dtype dtype, const char *name, tsr_error *err) {
+  const int32_t last = t->rank - 1;
+  const int narrow = dtype == TSR_U4 && t->dtype != TSR_U4, widen = dtype != TSR_U4 && t->dtype == TSR_U4;
+  if ((narrow || widen) && (t->rank == 0 || (t->stride[last] != 1 && t->shape[last] > 1))) {
+    tool_error(err, TSR_INVALID, name, "%s: u4 needs its last axis contiguous", name);
+    return err->status;
+  }
+  t->dtype = dtype;
+  if (narrow) { /* two channels a byte */
+    t->shape[last] *= 2;
+    t->count *= 2;
+  } else if (widen) {
+    t->shape[last] /= 2;
+    t->count /= 2;
+  }
+  for (int32_t i = 0; i < last; i++)
+    t->stride[i] = narrow ? t->stride[i] * 2 : widen ? t->stride[i] / 2 : t->stride[i];
+  return TSR_OK;
+}

@@ -89,6 +89,10 @@ tsr_status tensor_load(const char *spec, const char *name, tsr_dtype literal_dty
  * TSR_INVALID. `name` is for the error. */
 tsr_status tensor_convert(tool_tensor *tensor, tsr_dtype dtype, const char *name, tsr_error *err);
 
+/* Takes the same bytes as codes of another type of 8 bits, or as u4 (two channels a byte, low nibble first) and back.
+ */
+tsr_status tensor_reinterpret(tool_tensor *tensor, tsr_dtype dtype, const char *name, tsr_error *err);
+
 /* 1 if a path ends in `suffix`. */
 int path_has_suffix(const char *path, const char *suffix);
 

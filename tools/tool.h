@@ -32,7 +32,7 @@ typedef struct tool_command {
 } tool_command;
 
 extern const tool_command command_info, command_run, command_explain, command_mask, command_bench, command_demo,
-    command_check;
+    command_check, command_append, command_merge;
 
 /* Fills an error in the library's own form. field may be "". */
 void tool_error(tsr_error *err, tsr_status status, const char *field, const char *format, ...)

@@ -23,10 +23,10 @@ static double double_at(const json_document *doc, const char *path) {
 /* ---- Help and usage -------------------------------------------------------------------------- */
 
 static void test_help(void **state) {
-  static const char *const commands[] = {"demo", "run", "explain", "mask", "check", "bench", "info"};
+  static const char *const commands[] = {"demo", "run", "explain", "mask", "check", "bench", "append", "merge", "info"};
   (void)state;
   tool_result r = expect_code(0, "--help");
-  for (int i = 0; i < 7; i++) {
+  for (int i = 0; i < 9; i++) {
     assert_non_null(strstr(r.out, commands[i]));
     tool_result one = expect_code(0, "%s --help", commands[i]);
     assert_non_null(strstr(one.out, "Usage: tessera "));

@@ -131,6 +131,7 @@ static void test_json_round_trip(void **state) {
   (void)state;
   json_open(&w, NULL, '{');
   json_put_string(&w, "quote \" and \\", "line\nend\x01\x7F");
+  json_put_string(&w, "bytes", "\xC3\xA9 \xFF\xC3 \xF0\x9F\x98\x80"); /* what is no UTF-8 is replaced */
   json_put_string(&w, "none", NULL);
   json_put_int(&w, "int", INT64_MIN);
   json_put_double(&w, "nan", NAN);
@@ -142,6 +143,7 @@ static void test_json_round_trip(void **state) {
   if (!json_parse(&doc, text.data, text.len, why))
     fail_msg("%s\n%s", why, text.data);
   assert_string_equal(json_get(doc.root, "quote \" and \\")->text, "line\nend\x01\x7F");
+  assert_string_equal(json_get(doc.root, "bytes")->text, "\xC3\xA9 \xEF\xBF\xBD\xEF\xBF\xBD \xF0\x9F\x98\x80");
   assert_int_equal(json_get(doc.root, "none")->kind, JSON_NULL);
   assert_int_equal(json_get(doc.root, "nan")->kind, JSON_NULL);
   assert_true(json_int64(json_get(doc.root, "int"), &integer) && integer == INT64_MIN);
