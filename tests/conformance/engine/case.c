@@ -68,6 +68,9 @@ void conf_case_draw_sizes(conf_case *c, conf_rng *r) {
   c->batch = conf_range(r, zero ? 2 : 1, 3);
   c->seqlen_k = medium ? conf_range(r, 65, 280) : conf_range(r, 1, 40);
   c->seqlen_q = medium ? conf_range(r, 20, 130) : conf_range(r, 1, 24);
+  if (c->head_dim_v < 4) {
+    c->seqlen_q += 16;
+  }
   if (c->op == TSR_BACKWARD) {
     c->seqlen_k += 24;
     c->seqlen_q += 4;

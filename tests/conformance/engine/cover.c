@@ -45,28 +45,13 @@ static int widen(int op, const conf_rules *rules, const conf_set *universe, uint
 
 static const double rounding_wanted = 0.2;
 
-/* How much of the case's gradients is rounding (condition.c); large if its rows see too little. */
-static double rounding_of(const conf_case *c) {
-  conf_problem *p = c->op == TSR_BACKWARD ? conf_problem_build(c) : NULL;
-  conf_truth truth;
-  double rounding = 0.0;
-  if (p != NULL && !conf_problem_settled(p)) {
-    rounding = 1e6;
-  } else if (p != NULL && conf_truth_make(NULL, p, 0, &truth, NULL) == TSR_OK) {
-    rounding = conf_truth_rounding(p, &truth);
-    conf_truth_free(&truth);
-  }
-  conf_problem_free(p);
-  return rounding;
-}
-
 void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   double least = HUGE_VAL;
   conf_case best = *c;
   for (int n = 0; n < TRIES / 2 && least > rounding_wanted; n++) {
     c->seed = conf_next(r) >> 16;
-    const double rounding = conf_case_work(c) > SMALL_WORK * 10.0 ? 0.0 : rounding_of(c);
-    if (rounding < least) {
+    const double rounding = conf_case_work(c) > SMALL_WORK * 10.0 ? 0.0 : conf_case_rounding(c);
+    if (n == 0 || rounding < least) {
       least = rounding;
       best = *c;
     }
@@ -89,8 +74,8 @@ static void emit(int op, const conf_set *items, uint64_t seed, double max_work, 
     c.seed = conf_next(&r) >> 16;
     conf_case_draw_sizes(&c, &r);
     conf_case_limit(&c, max_work);
-    const double rounding = rounding_of(&c);
-    if (rounding < least) {
+    const double rounding = conf_case_rounding(&c);
+    if (n == 0 || rounding < least) {
       least = rounding;
       best = c;
     }

@@ -101,11 +101,11 @@ enum {
   X(nan_masked, "", 0, "", "data_large|data_constant")                                                              \
   X(softcap, "", 0, "", "")                                                                                         \
   X(scale, "", 0, "", "data_large")                                                                                 \
-  X(alibi, "alibi", 0, "", "")                                                                                      \
-  X(alibi_b, "alibi", 0, "", "")                                                                                    \
-  X(bias_f32, "bias", 0, "", "")                                                                                    \
-  X(bias_f16, "bias", 0, "", "")                                                                                    \
-  X(bias_bf16, "bias", 0, "", "")                                                                                   \
+  X(alibi, "alibi", 0, "", "data_large|data_constant")                                                              \
+  X(alibi_b, "alibi", 0, "", "data_large|data_constant")                                                            \
+  X(bias_f32, "bias", 0, "", "data_large|data_constant")                                                            \
+  X(bias_f16, "bias", 0, "", "data_large|data_constant")                                                            \
+  X(bias_bf16, "bias", 0, "", "data_large|data_constant")                                                           \
   X(bias_inf, "", CONF_MASKS, "bias_f32|bias_f16|bias_bf16", "")                                                    \
   X(bias_lowest, "", 0, "bias_f32|bias_f16|bias_bf16", "score_cond|score_aux|score_scalar|data_large|bias_q1")      \
   X(bias_b1, "", 0, "bias_f32|bias_f16|bias_bf16", "")                                                              \
@@ -114,9 +114,9 @@ enum {
   X(bias_k1, "", 0, "bias_f32|bias_f16|bias_bf16", "")                                                              \
   X(sink, "", 0, "", "")                                                                                            \
   X(sink_inf, "", 0, "sink", "")                                                                                    \
-  X(score_simple, "score", 0, "", "data_large")                                                                     \
-  X(score_scalar, "score", 0, "", "data_large")                                                                     \
-  X(score_aux, "score", 0, "", "data_large")                                                                        \
+  X(score_simple, "score", 0, "", "data_large|data_constant")                                                       \
+  X(score_scalar, "score", 0, "", "data_large|data_constant")                                                       \
+  X(score_aux, "score", 0, "", "data_large|data_constant")                                                          \
   X(score_cond, "score", 0, "", "data_large|data_constant")                                                         \
   X(dropout, "", 0, "", "data_nan")                                                                                 \
   X(rng_state, "", 0, "dropout", "")                                                                                \

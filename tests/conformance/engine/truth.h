@@ -24,9 +24,9 @@ typedef struct conf_truth {
 tsr_status conf_truth_make(tsr_context *context, conf_problem *p, int keep_forward, conf_truth *truth, tsr_error *err);
 void conf_truth_free(conf_truth *truth);
 
-/* condition.c: how much of the gradients is rounding: the largest error of the plain mode over u max|ref|. 0 in
- * forward, and for 16-bit inputs, where rounding S and P covers all else. */
-double conf_truth_rounding(const conf_problem *p, const conf_truth *truth);
+/* condition.c: how much of a backward case's gradients is rounding, in units of u max|ref|. 0 in forward, and for
+ * 16-bit inputs, where rounding S and P covers all else. */
+double conf_case_rounding(const conf_case *c);
 
 /* The forward problem of a backward one: same inputs, o and lse as outputs. */
 void conf_forward_of(const conf_problem *p, tsr_attention_desc *desc, tsr_run_args *args);
