@@ -307,8 +307,8 @@ static void bias_store(const grad *g, const bias_item *x, int64_t rows, const do
   const int64_t columns = x->sum_j ? 1 : tsr_min_i64(g->tile_k, g->f.p->desc.bias.shape[3] - x->j0);
   const int64_t at = x->b * t->stride[0] + x->h * t->stride[1] + x->i0 * t->stride[2] + x->j0 * t->stride[3];
   const int64_t count = x->sum_i ? 1 : tsr_min_i64(TILE_Q, rows - x->i0);
-  for (int64_t k = 0; k < columns; k++) {
-    for (int64_t i = 0; i < count; i++) {
+  for (int64_t i = 0; i < count; i++) {
+    for (int64_t k = 0; k < columns; k++) {
       double value = sum[k * TILE_Q + i];
       for (int n = 1; x->sum_i && n < TILE_Q; n++) {
         value += sum[k * TILE_Q + n];
