@@ -200,8 +200,8 @@ static void backward_item(const tsr_cpu_run *run, int64_t item, void *scratch, t
 static void dq_item(const tsr_cpu_run *run, int64_t item, void *scratch, tsr_cpu_counts *counts) {
   const tsr__problem *p = &run->problem->attn;
   const int64_t blocks = ceil_div(p->seqlen_q, DQ_BLOCKS * TILE_Q), b = item / (blocks * p->heads_q);
-  const int64_t first = item % blocks * (DQ_BLOCKS * TILE_Q);
-  const int count = !wants(p, TSR_SLOT_dk) && !wants(p, TSR_SLOT_dv); /* else dkdv does */
+  const int64_t first = (blocks - 1 - item % blocks) * (DQ_BLOCKS * TILE_Q); /* causal: the longest first */
+  const int count = !wants(p, TSR_SLOT_dk) && !wants(p, TSR_SLOT_dv);        /* else dkdv does */
   grad g;
   if (b >= run->bound->args.batch) {
     return;
