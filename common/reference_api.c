@@ -17,6 +17,26 @@ static void stand_in_outputs(const tsr__problem *p, tsr_run_args *args) {
   }
 }
 
+static tsr_status check_out(const tsr_reference_out *out, const tsr__problem *p, tsr_error *err) {
+  if (out->mode != TSR_REFERENCE_F64 && out->mode != TSR_REFERENCE_PLAIN) {
+    return tsr__fail(err, TSR_INVALID, "mode", "mode is %d, must be a TSR_REFERENCE_ value", out->mode);
+  }
+  if (out->reserved != 0) {
+    return tsr__fail(err, TSR_INVALID, "reserved", "reserved is %d, must be 0", out->reserved);
+  }
+  if (out->num_rows < 0 || (out->num_rows > 0 && out->rows == NULL)) {
+    return tsr__fail(err, TSR_INVALID, "num_rows", "num_rows is %lld, must be at least 0, and 0 where rows is NULL",
+                     (long long)out->num_rows);
+  }
+  for (int64_t n = 0; n < out->num_rows; n++) {
+    if (out->rows[n] < 0 || out->rows[n] >= p->seqlen_q) {
+      return tsr__fail(err, TSR_INVALID, "rows", "rows[%lld] is %lld, must be 0..max_seqlen_q - 1, %lld", (long long)n,
+                       (long long)out->rows[n], (long long)p->seqlen_q - 1);
+    }
+  }
+  return TSR_OK;
+}
+
 tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_desc *desc, const tsr_run_args *args,
                                    const tsr_reference_out *out, tsr_error *err) {
   const tsr__host *host = context != NULL ? &context->host : NULL;
@@ -31,20 +51,20 @@ tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_des
   if (st == TSR_OK) {
     st = tsr__struct_import(&full_args, sizeof(full_args), offsetof(tsr_run_args, q), args, "tsr_run_args", err);
   }
-  if (st == TSR_OK && full_out.num_rows > 0 && full_out.rows == NULL) {
-    st = tsr__fail(err, TSR_INVALID, "num_rows", "num_rows is set but rows is NULL");
-  }
   if (st == TSR_OK) {
     st = tsr__problem_init_inputs(alloc, desc, &p, err);
   }
   if (st != TSR_OK) {
     return st;
   }
+  st = check_out(&full_out, &p, err);
   full_args.workspace.ptr = NULL;
   full_args.workspace_bytes = 0;
   checked = full_args;
   stand_in_outputs(&p, &checked);
-  st = tsr__bind(&p, &checked, 1, 0, 0, 1, &bound, err);
+  if (st == TSR_OK) {
+    st = tsr__bind(&p, &checked, 1, 0, 0, 1, &bound, err);
+  }
   tsr__problem_free(&p);
   if (st == TSR_OK) {
     tsr__struct_import(&full_desc, sizeof(full_desc), 0, desc, "tsr_attention_desc", NULL);

@@ -215,6 +215,37 @@ static void test_stop(void **state) {
   assert_int_equal(calls, 3);
 }
 
+/* What the public entry refuses of its own struct, before anything is computed. */
+static void test_out_rules(void **state) {
+  const int64_t rows[2] = {4, 0}, negative[2] = {4, -1}, beyond[2] = {4, 5};
+  const struct {
+    const char *field;
+    int32_t mode, reserved;
+    const int64_t *rows;
+    int64_t num_rows;
+  } wrong[] = {
+      {"mode", 2, 0, NULL, 0},     {"mode", -1, 0, NULL, 0},     {"reserved", 0, 1, NULL, 0},
+      {"num_rows", 0, 0, NULL, 1}, {"num_rows", 0, 0, rows, -1}, {"rows", 0, 0, negative, 2},
+      {"rows", 0, 0, beyond, 2},
+  };
+  tsr_error err;
+  (void)state;
+  case_init(&c1, 1, 5, 4, 1, 1, 2, 2);
+  for (size_t n = 0; n < sizeof(wrong) / sizeof(wrong[0]); n++) {
+    c1.out.mode = wrong[n].mode;
+    c1.out.reserved = wrong[n].reserved;
+    c1.out.rows = wrong[n].rows;
+    c1.out.num_rows = wrong[n].num_rows;
+    c1.o[0] = case_poison;
+    assert_int_equal(tsr_reference_attention(NULL, &c1.desc, &c1.args, &c1.out, &err), TSR_INVALID);
+    assert_string_equal(err.field, wrong[n].field);
+    assert_true(c1.o[0] == case_poison);
+  }
+  c1.out.rows = rows;
+  c1.out.num_rows = 2;
+  assert_int_equal(tsr_reference_attention(NULL, &c1.desc, &c1.args, &c1.out, &err), TSR_OK);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_element_access),
@@ -225,6 +256,7 @@ int main(void) {
       cmocka_unit_test(test_plain_fp8),
       cmocka_unit_test(test_plain_large_logits),
       cmocka_unit_test(test_stop),
+      cmocka_unit_test(test_out_rules),
   };
   random_seed();
   return cmocka_run_group_tests_name("reference_modes", tests, NULL, NULL);
