@@ -28,10 +28,14 @@ static int crowded(int op, const conf_set *s) {
          broadcast_bias > 2 || broadcast_mask > 2;
 }
 
-/* Data that backward cannot be compared on, since what remains of its gradients is rounding: logits of 1e5 make each
- * row see one key, whose ds is a difference of equals; a constant k makes dq a sum of ds, which is 0. */
+/* Data that the plain mode is no yardstick for. Backward: logits of 1e5 make each row see one key, whose ds is a difference
+ * of equals; a constant k makes dq a sum of ds, which is 0. Forward: with a constant k, quantised by scales that are no
+ * powers of two, the plain mode makes the same rounding error for every key, and the softmax cancels it. */
 static int comparable(int op, const conf_set *s) {
-  return op == TSR_FORWARD || (!conf_has(s, CONF_data_large) && !conf_has(s, CONF_data_constant));
+  const int quantised = conf_has(s, CONF_kv_i8) || conf_has(s, CONF_kv_u4) || conf_has(s, CONF_kv_f8e4m3) ||
+                        conf_has(s, CONF_kv_f8e5m2);
+  return op == TSR_FORWARD ? !conf_has(s, CONF_data_constant) || !quantised
+                           : !conf_has(s, CONF_data_large) && !conf_has(s, CONF_data_constant);
 }
 
 /* The set with one more item and what that needs, if there is such a set. */
