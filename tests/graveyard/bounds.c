@@ -48,7 +48,7 @@ static void g12_tail_of_the_last_page(void **state) {
 
 /* The same without pages, and backward: rows beyond a length hold a NaN, those of dout, q, o and lse too. */
 static void g12_tail_of_padded_keys(void **state) {
-  static const int64_t q_lens[4] = {17, 1, 40, 33};
+  static const int64_t q_lens[4] = {17, 21, 40, 33};
   (void)state;
   for (int n = 0; n < 14; n++) {
     const int backward = n >= 8;
@@ -236,7 +236,7 @@ static void add_everything(gy_problem *p, int n, const int64_t *kv_lens) {
 }
 
 static void g13_memory_ends_where_it_ends(void **state) {
-  static const int64_t lens[3] = {67, 16, 1}, q_lens[3] = {19, 3, 8};
+  static const int64_t lens[3] = {67, 16, 1}, q_lens[3] = {19, 13, 28}, kv_lens[3] = {67, 33, 20};
   (void)state;
   for (int n = 0; n < 12; n++) { /* paged and quantised */
     const tsr_dtype q = floats[n % 3], kv = n < 4 ? q : codes[n % 4];
@@ -251,7 +251,7 @@ static void g13_memory_ends_where_it_ends(void **state) {
   }
   for (int n = 0; n < 12; n++) { /* dense and packed, both directions */
     gy_dims dims = {n % 2, floats[n % 3], 3, 19, 67, 6, 2, n % 4 < 2 ? 64 : 37, 37};
-    gy_problem *p = n < 6 ? gy_dense(dims) : gy_packed(dims, q_lens, lens, 0);
+    gy_problem *p = n < 6 ? gy_dense(dims) : gy_packed(dims, q_lens, kv_lens, 0);
     gy_say("%s, op %d, case %d", n < 6 ? "dense" : "packed", n % 2, n);
     if (n < 6) {
       add_everything(p, n, lens);

@@ -286,6 +286,21 @@ void gy_out(gy_problem *p, tsr_layout *field, tsr_buffer *buffer, tsr_layout lay
   *buffer = tsr_buffer_out(out->raw + GUARD_BYTES);
 }
 
+void gy_drop(gy_problem *p, tsr_layout *field, tsr_buffer *buffer) {
+  const int which = gy_output_index((const char *)field - (const char *)&p->desc);
+  int kept = 0;
+  for (int n = 0; n < p->num_out; n++) {
+    if (p->out[n].which == which) {
+      free(p->out[n].raw);
+    } else {
+      p->out[kept++] = p->out[n];
+    }
+  }
+  p->num_out = kept;
+  *field = (tsr_layout){0};
+  *buffer = (tsr_buffer){0};
+}
+
 void gy_ints(gy_problem *p, tsr_layout *field, tsr_buffer *buffer, tsr_dtype dtype, const int64_t *list, int64_t n) {
   gy_in(p, field, buffer, tsr_layout_dense(dtype, n, 1, 1, 1));
   for (int64_t i = 0; i < n; i++) {

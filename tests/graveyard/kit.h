@@ -106,6 +106,10 @@ int64_t gy_span_bytes(const tsr_layout *l);
 #define GY_GIVE(p, name, as, memory) ((p)->desc.name = (as), (p)->args.name = tsr_buffer_in(memory))
 void gy_in(gy_problem *p, tsr_layout *field, tsr_buffer *buffer, tsr_layout layout);
 void gy_out(gy_problem *p, tsr_layout *field, tsr_buffer *buffer, tsr_layout layout);
+/* Takes an output away again. Gradients of q and k over one or two keys are differences that cancel: what is left of
+ * them is rounding, and no yardstick. */
+#define GY_DROP(p, name) gy_drop((p), &(p)->desc.name, &(p)->args.name)
+void gy_drop(gy_problem *p, tsr_layout *field, tsr_buffer *buffer);
 
 /* Elements. */
 #define GY_PUT(p, name, i0, i1, i2, i3, x) gy_put(&(p)->desc.name, &(p)->args.name, (i0), (i1), (i2), (i3), (x))

@@ -202,7 +202,7 @@ static void g25_wide_strides_of_inputs(void **state) {
   (void)state;
   for (int n = 0; n < 6; n++) {
     const int axis = n % 3, op = n / 3;
-    gy_problem *p = gy_dense((gy_dims){op, floats[n % 3], 3, 5, 6, 2, 2, 24, 24});
+    gy_problem *p = gy_dense((gy_dims){op, floats[n % 3], 3, 20, 24, 2, 2, 24, 24});
     tsr_layout l[3] = {p->desc.q, p->desc.k, p->desc.v};
     tsr_buffer b[3];
     gy_say("axis %d, op %d", axis, op);
