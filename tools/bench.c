@@ -344,10 +344,10 @@ static int32_t rate_panel_of(const bench_point *points, int32_t count, chart_pan
   panel->title = "Rate (median)";
   panel->format = rate_label;
   panel->y_step = 10;
-  const bench_point *firsts[CHART_MAX_SERIES];
+  int32_t firsts[CHART_MAX_SERIES] = {0}; /* a point of each line */
   for (int32_t i = 0; i < count; i++) {
     int32_t s = 0;
-    while (s < panel->num_series && !same_line(&points[i], firsts[s]))
+    while (s < panel->num_series && !same_line(&points[i], &points[firsts[s]]))
       s++;
     if (s == CHART_MAX_SERIES)
       continue;
@@ -355,7 +355,7 @@ static int32_t rate_panel_of(const bench_point *points, int32_t count, chart_pan
       char name[48];
       snprintf(name, sizeof(name), "%s D=%lld %s", tsr_dtype_name(points[i].of.dtype), (long long)points[i].of.head_dim,
                points[i].of.causal ? "causal" : "full");
-      firsts[panel->num_series++] = &points[i];
+      firsts[panel->num_series++] = i;
       start_series(&panel->series[s], name, colors[s]);
     }
     add_value(&panel->series[s], (double)points[i].of.seqlen, points[i].flops / points[i].time.median);

@@ -58,7 +58,7 @@ static tsr_status find_tiles(mask_view *v, tsr_error *err) {
   if (status == TSR_OK) {
     m->classes = malloc((size_t)(m->rows * m->cols) + 1);
     if (!m->classes)
-      tool_error(err, status = TSR_OUT_OF_MEMORY, "", "no memory for %lld tiles", (long long)(m->rows * m->cols));
+      tool_error(err, status = TSR_OUT_OF_MEMORY, "", "no memory for %lld tiles", (long long)m->rows * m->cols);
   }
   if (status == TSR_OK)
     status = tsr_plan_tiles(plan, &v->problem.forward_args, v->b, v->h, m->classes, m->rows * m->cols, &m->rows,
@@ -213,8 +213,8 @@ static void draw_tiles(tool_text *out, const mask_view *v, const frame *f) {
           c + 1 == cols || merged_class(m, row0, row1, (c + 1) * m->cols / cols, (c + 2) * m->cols / cols) != kind;
       if (!last)
         continue;
-      const double x0 = (double)(start * m->cols / cols) * m->tile_k * unit_x;
-      const double x1 = fmin((double)((c + 1) * m->cols / cols) * m->tile_k * unit_x, f->width);
+      const int64_t col0 = start * m->cols / cols, col1 = (c + 1) * m->cols / cols;
+      const double x0 = (double)col0 * m->tile_k * unit_x, x1 = fmin((double)col1 * m->tile_k * unit_x, f->width);
       const char *fill = kind == TSR_TILE_PARTIAL && !shows_cells(v) ? SVG_PARTIAL : fills[kind];
       if (kind != TSR_TILE_SKIP)
         svg_rect(out, f->left + x0, f->top + y0, x1 - x0, y1 - y0, fill, 1);

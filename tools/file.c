@@ -31,7 +31,7 @@ tsr_status file_open(tool_file *file, const char *path, tsr_error *err) {
 tsr_status file_read(const tool_file *file, int64_t offset, void *bytes, int64_t count, tsr_error *err) {
   if (offset < 0 || count < 0 || offset > file->size || count > file->size - offset) {
     tool_error(err, TSR_INVALID, "", "%s: truncated: bytes %lld to %lld are needed, it has %lld", file->path,
-               (long long)offset, (long long)(offset + count), (long long)file->size);
+               (long long)offset, (long long)offset + count, (long long)file->size);
     return err->status;
   }
   char *to = bytes;
@@ -184,7 +184,7 @@ void output_abort(tool_output *output) {
 
 tsr_status output_save(const char *path, const void *bytes, int64_t count, tsr_error *err) {
   tool_output output = {0};
-  int32_t index;
+  int32_t index = 0;
   tsr_status status = output_open(&output, path, &index, err);
   if (status == TSR_OK)
     status = output_write(&output, index, bytes, count, err);

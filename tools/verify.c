@@ -39,7 +39,6 @@ typedef struct oracle_job {
   const tsr_attention_desc *desc;
   const tsr_run_args *args;
   tsr_reference_out out;
-  double *max_s; /* this job's own, folded afterwards */
   tsr_status status;
   tsr_error err;
 } oracle_job;
@@ -108,22 +107,40 @@ static int64_t *choose_rows(const tool_problem *problem, int64_t wanted, int64_t
   return rows;
 }
 
-/* Each job takes every count-th row, so that causal rows of all lengths are spread evenly. */
-static int64_t *deal_rows(const int64_t *rows, int64_t num_rows, int32_t job, int32_t jobs, int64_t *count) {
-  int64_t *mine = malloc(((size_t)(num_rows / jobs) + 2) * sizeof(*mine));
-  *count = 0;
-  for (int64_t i = job; mine && i < num_rows; i += jobs)
-    mine[(*count)++] = rows[i];
-  return mine;
+/* Job i takes every count-th row from the i-th on, so that causal rows of all lengths are spread evenly. Writes them
+ * to `mine` and returns how many. */
+static int64_t deal_rows(const int64_t *rows, int64_t num_rows, int32_t job, int32_t jobs, int64_t *mine) {
+  int64_t count = 0;
+  for (int64_t i = job; i < num_rows; i += jobs)
+    mine[count++] = rows[i];
+  return count;
+}
+
+/* The largest of all jobs; a NaN stays. */
+static void fold_max(const double *of_jobs, int32_t jobs, int64_t heads, double *max_s) {
+  memcpy(max_s, of_jobs, (size_t)heads * sizeof(double));
+  for (int32_t i = 1; i < jobs; i++) {
+    for (int64_t h = 0; h < heads; h++) {
+      const double value = of_jobs[i * heads + h];
+      if (value > max_s[h] || isnan(value))
+        max_s[h] = value;
+    }
+  }
 }
 
 static tsr_status forward_oracle(tool_engine *engine, const tool_problem *problem, int32_t mode, const int64_t *rows,
                                  int64_t num_rows, int32_t threads, const oracle_values *values, uint8_t *dropout_mask,
                                  tsr_error *err) {
   oracle_job jobs[64];
-  int64_t *dealt[64] = {0};
   const int32_t count = num_rows < threads ? (num_rows > 0 ? (int32_t)num_rows : 1) : threads;
-  tsr_status status = TSR_OK;
+  int64_t *dealt = malloc(((size_t)num_rows + 1) * sizeof(*dealt)), used = 0;
+  double *max_s = malloc(((size_t)(count * problem->heads) + 1) * sizeof(*max_s));
+  if (!dealt || !max_s) {
+    free(dealt);
+    free(max_s);
+    tool_error(err, TSR_OUT_OF_MEMORY, "", "no memory for the oracle's rows");
+    return err->status;
+  }
   memset(jobs, 0, sizeof(jobs));
   for (int32_t i = 0; i < count; i++) {
     oracle_job *job = &jobs[i];
@@ -134,24 +151,17 @@ static tsr_status forward_oracle(tool_engine *engine, const tool_problem *proble
     job->out.mode = mode;
     job->out.o = values->of[OUTPUT_o];
     job->out.lse = values->of[OUTPUT_lse];
+    job->out.max_s = values->of[OUTPUT_max_s] ? max_s + i * problem->heads : NULL;
     job->out.dropout_mask = mode == TSR_REFERENCE_F64 ? dropout_mask : NULL;
-    job->out.rows = dealt[i] = deal_rows(rows, num_rows, i, count, &job->out.num_rows);
-    if (values->of[OUTPUT_max_s])
-      job->out.max_s = job->max_s = malloc(((size_t)problem->heads + 1) * sizeof(double));
-    if (!dealt[i] || (values->of[OUTPUT_max_s] && !job->max_s))
-      tool_error(err, status = TSR_OUT_OF_MEMORY, "", "no memory for the oracle's rows");
+    job->out.rows = dealt + used;
+    job->out.num_rows = deal_rows(rows, num_rows, i, count, dealt + used);
+    used += job->out.num_rows;
   }
-  if (status == TSR_OK)
-    status = run_jobs(jobs, count, err);
-  for (int32_t i = 0; i < count; i++) {
-    for (int64_t h = 0; status == TSR_OK && jobs[i].max_s && h < problem->heads; h++) {
-      double *folded = &values->of[OUTPUT_max_s][h];
-      if (i == 0 || jobs[i].max_s[h] > *folded || isnan(jobs[i].max_s[h]))
-        *folded = jobs[i].max_s[h];
-    }
-    free(jobs[i].max_s);
-    free(dealt[i]);
-  }
+  const tsr_status status = run_jobs(jobs, count, err);
+  if (status == TSR_OK && values->of[OUTPUT_max_s])
+    fold_max(max_s, count, problem->heads, values->of[OUTPUT_max_s]);
+  free(dealt);
+  free(max_s);
   return status;
 }
 
