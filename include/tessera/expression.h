@@ -6,7 +6,8 @@
  * below holds everywhere. Malformed text is TSR_INVALID, with the field, the column (in bytes, from 1)
  * and the reason in the error.
  *   score_expr  its value, converted to f32, replaces s (after scale, soft cap, ALiBi and bias). It does
- *               not mask: a pair whose value is -inf merely has probability exp(-inf).
+ *               not mask: a pair whose value is -inf merely has probability exp(-inf). Whether an expression
+ *               that turns a NaN into a number saves the row of an allowed key with NaN is unspecified.
  *   mask_expr   the pair (i, j) is allowed iff the value is not zero (NaN is not zero). May not use score.
  * Examples: "score + 0.5 * (j <= i)", "30 * tanh(score / 30)", "j % 64 < keep", "aux0[b, j] == aux0[b, i]".
  *

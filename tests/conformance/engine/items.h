@@ -117,8 +117,8 @@ enum {
   X(score_simple, "score", 0, "", "data_large|data_constant")                                                       \
   X(score_scalar, "score", 0, "", "data_large|data_constant")                                                       \
   X(score_aux, "score", 0, "", "data_large|data_constant")                                                          \
-  X(score_cond, "score", 0, "", "data_large|data_constant")                                                         \
-  X(dropout, "", 0, "", "data_nan")                                                                                 \
+  X(score_cond, "score", 0, "", "data_large|data_constant|data_nan")                                                \
+  X(dropout, "", 0, "", "data_nan|data_big_v")                                                                      \
   X(rng_state, "", 0, "dropout", "")                                                                                \
   X(dropout_mask, "", CONF_FORWARD_PART, "dropout", "")                                                             \
   X(no_lse, "", CONF_FORWARD_PART, "", "")                                                                          \
