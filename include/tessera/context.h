@@ -60,7 +60,8 @@ typedef struct tsr_context_params {
 
   const char *device;  /* preferred device, e.g. "cpu" or "cpu:0"; NULL = TESSERA_DEVICE or the best */
   const char *cpu_isa; /* highest instruction set to use: "x86-64", "v3", "v4"; NULL = TESSERA_CPU_ISA or
-                          what the machine has. One that it lacks is TSR_UNSUPPORTED. */
+                          what the machine has. One that it lacks is TSR_UNSUPPORTED
+                          when the device is opened. */
   const char *variant; /* force a kernel variant by name in every plan that does not name one itself */
 } tsr_context_params;
 
@@ -71,7 +72,7 @@ static inline tsr_context_params tsr_context_params_init(void) {
   return p;
 }
 
-/* Creates a context. params NULL = defaults. Errors: TSR_INVALID (a field), TSR_UNSUPPORTED (cpu_isa),
+/* Creates a context. params NULL = defaults. Errors: TSR_INVALID (a field),
  * TSR_OUT_OF_MEMORY. A back end whose driver is missing is no error: see tsr_backend_info.
  * Thread-safety: any thread; the context may then be used from all threads at once. */
 TSR_API tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **context, tsr_error *err);
@@ -102,7 +103,7 @@ TSR_API tsr_status tsr_backend_load(tsr_context *context, const char *path, tsr_
 
 /* Opens a device by name: "cpu", "cuda:0", "null". NULL: params.device / TESSERA_DEVICE, else the first
  * device of the first usable back end that computes ("null" never). Errors: TSR_INVALID (name), TSR_BACKEND_MISSING
- * (with the reason), TSR_OUT_OF_MEMORY. */
+ * (with the reason), TSR_UNSUPPORTED (params.cpu_isa), TSR_OUT_OF_MEMORY. */
 TSR_API tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **device, tsr_error *err);
 /* Gives up the caller's reference; plans keep the device alive. NULL is accepted. */
 TSR_API void tsr_device_close(tsr_device *device);
