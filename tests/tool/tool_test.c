@@ -156,7 +156,7 @@ const json_value *at_path(const json_document *doc, const char *path) {
 
 void make_folder(void) {
   const char *base = getenv("TMPDIR"), *seed = getenv("TESSERA_TEST_SEED");
-  snprintf(folder, sizeof(folder), "%.80s/tessera-tool-XXXXXX", base ? base : "/tmp");
+  snprintf(folder, sizeof(folder), "%.80s/tessera-tool-XXXXXX", base ? base : P_tmpdir);
   assert_non_null(mkdtemp(folder));
   assert_int_equal(chdir(folder), 0);
   random_state = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
