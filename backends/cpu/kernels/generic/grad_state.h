@@ -45,7 +45,7 @@ typedef struct grad {
 /* Keys of a tile: K, V and their gradients share the second-level cache. */
 static inline int grad_tile_k(int d, int dv) {
   const int channels = d + dv;
-  return channels <= 128 ? 384 : channels <= 256 ? 192 : channels <= 512 ? 96 : 48;
+  return channels <= 128 ? 384 : channels <= 512 ? 192 : 96;
 }
 
 static inline int64_t grad_padded(int64_t n) {
