@@ -214,6 +214,7 @@ static void add_everything(gy_problem *p, int n, const int64_t *kv_lens) {
   p->front = n % 2;
   GY_IN(p, sink, tsr_layout_dense(TSR_F32, hq, 1, 1, 1));
   GY_IN(p, alibi_slopes, tsr_layout_dense(TSR_F32, n % 4 < 2 ? b : 1, hq, 1, 1));
+  gy_randomise(p, &p->desc.alibi_slopes, &p->args.alibi_slopes, 0.05);
   GY_IN(p, bias, tsr_layout_dense(floats[n % 3], n % 4 < 2 ? b : 1, n % 3 ? hq : 1, sq, sk));
   GY_IN(p, mask, tsr_layout_dense(n % 3 ? TSR_U8 : TSR_BIT, b, hq, sq, sk));
   if (n % 3 == 0) {
@@ -305,6 +306,7 @@ static void g15_lanes_past_the_chunk(void **state) {
     p->desc.num_splits = n % 5;
     GY_IN(p, sink, tsr_layout_dense(TSR_F32, group * hkv, 1, 1, 1));
     GY_IN(p, alibi_slopes, tsr_layout_dense(TSR_F32, 1, group * hkv, 1, 1));
+    gy_randomise(p, &p->desc.alibi_slopes, &p->args.alibi_slopes, 0.05);
     GY_IN(p, bias, tsr_layout_dense(floats[n % 3], n % 2 ? 2 : 1, group * hkv, n % 4 ? sq : 1, sk));
     GY_IN(p, mask, tsr_layout_dense(TSR_U8, 1, n % 2 ? group * hkv : 1, 1, sk));
     GY_IN(p, segments_q, tsr_layout_dense(TSR_I32, 2, sq, 1, 1));

@@ -155,6 +155,7 @@ static void g31_soft_cap(void **state) {
     gy_randomise(p, &p->desc.k, &p->args.k, sigmas[n % 3]);
     if (extras) { /* beyond the cap, alike for a row: only a cap before it leaves the differences */
       GY_IN(p, alibi_slopes, tsr_layout_dense(TSR_F32, 1, 4, 1, 1));
+      gy_randomise(p, &p->desc.alibi_slopes, &p->args.alibi_slopes, 0.05);
       GY_IN(p, bias, tsr_layout_dense(TSR_F32, 1, 4, 33, 75));
       for (int64_t e = 0; e < 4 * 33 * 75; e++) {
         const double shift = (e / 75 % 2 ? 2.0 : -3.0) * (double)caps[n / 6 % 4];

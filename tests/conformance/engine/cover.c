@@ -28,12 +28,12 @@ static int crowded(int op, const conf_set *s) {
          broadcast_bias > 2 || broadcast_mask > 2;
 }
 
-/* Data that the plain mode is no yardstick for. Backward: logits of 1e5 make each row see one key, whose ds is a difference
- * of equals; a constant k makes dq a sum of ds, which is 0. Forward: with a constant k, quantised by scales that are no
- * powers of two, the plain mode makes the same rounding error for every key, and the softmax cancels it. */
+/* Data that the plain mode is no yardstick for. Backward: logits of 1e5 make each row see one key, whose ds is a
+ * difference of equals; a constant k makes dq a sum of ds, which is 0. Forward: with a constant k, quantised by scales
+ * that are no powers of two, the plain mode makes the same rounding error for every key, and the softmax cancels it. */
 static int comparable(int op, const conf_set *s) {
-  const int quantised = conf_has(s, CONF_kv_i8) || conf_has(s, CONF_kv_u4) || conf_has(s, CONF_kv_f8e4m3) ||
-                        conf_has(s, CONF_kv_f8e5m2);
+  const int quantised =
+      conf_has(s, CONF_kv_i8) || conf_has(s, CONF_kv_u4) || conf_has(s, CONF_kv_f8e4m3) || conf_has(s, CONF_kv_f8e5m2);
   return op == TSR_FORWARD ? !conf_has(s, CONF_data_constant) || !quantised
                            : !conf_has(s, CONF_data_large) && !conf_has(s, CONF_data_constant);
 }
@@ -47,7 +47,7 @@ static int widen(int op, const conf_rules *rules, const conf_set *universe, uint
          conf_set_close(rules, universe, pick, wider) && comparable(op, wider);
 }
 
-static const double rounding_wanted = 0.2;
+static const double rounding_wanted = 0.3;
 
 void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   double least = HUGE_VAL;

@@ -243,7 +243,7 @@ typedef struct bias_item {
 } bias_item;
 
 static int64_t bias_columns(const tsr__problem *p) {
-  return p->desc.bias.shape[3] == 1 ? 1 : ceil_div(p->desc.bias.shape[3], grad_tile_k(p->head_dim, p->head_dim_v));
+  return p->desc.bias.shape[3] == 1 ? 1 : ceil_div(p->desc.bias.shape[3], grad_tile_k(p));
 }
 
 static int64_t bias_rows(const tsr__problem *p) {
@@ -253,7 +253,7 @@ static int64_t bias_rows(const tsr__problem *p) {
 static bias_item bias_item_at(const tsr__problem *p, int64_t item) {
   const int64_t *shape = p->desc.bias.shape, columns = bias_columns(p), rows = bias_rows(p);
   bias_item x;
-  x.j0 = item % columns * grad_tile_k(p->head_dim, p->head_dim_v);
+  x.j0 = item % columns * grad_tile_k(p);
   x.i0 = item / columns % rows * TILE_Q;
   x.h = item / (columns * rows) % shape[1];
   x.b = item / (columns * rows * shape[1]);
@@ -441,7 +441,7 @@ static tsr_status build_backward(const tsr__variant *v, const tsr__device *dev, 
   (void)v;
   (void)err;
   build->tile_q = TILE_Q;
-  build->tile_k = grad_tile_k(p->head_dim, p->head_dim_v);
+  build->tile_k = grad_tile_k(p);
   build->schedule.tile_q = build->tile_q; /* rows of one head a tile, no splits */
   build->schedule.tile_k = build->tile_k;
   build->schedule.pack = 1;
@@ -466,7 +466,7 @@ const tsr__variant TSR_CPU_NAME(backward) = {
     .name = "generic",
     .op_mask = 1 << TSR_OP_BACKWARD,
     .tile_q = TILE_Q,
-    .tile_k = 192,
+    .tile_k = TILE_K,
     .refuse = refuse,
     .build = build_backward,
 };
