@@ -42,10 +42,12 @@ typedef struct grad {
   int k_lo, k_hi; /* multiples of GRAD_KEYS: the keys that hold all allowed pairs; see f.masked, f.bits */
 } grad;
 
-/* Keys of a tile: K, V and their gradients share the second-level cache. */
-static inline int grad_tile_k(int d, int dv) {
-  const int channels = d + dv;
-  return channels <= 128 ? 384 : channels <= 512 ? 192 : 96;
+/* Keys of a tile: K, V and their gradients share the second-level cache. No sum depends on it. */
+static inline int grad_tile_k(const tsr__problem *p) {
+  const int channels = p->head_dim + p->head_dim_v;
+  const int64_t most = channels <= 128 ? 384 : channels <= 512 ? 192 : 96;
+  const int64_t used = (p->seqlen_k + GRAD_KEYS - 1) / GRAD_KEYS * GRAD_KEYS;
+  return (int)tsr_max_i64(GRAD_KEYS, tsr_min_i64(most, used));
 }
 
 static inline int64_t grad_padded(int64_t n) {
@@ -106,7 +108,7 @@ static void grad_shape(grad *g, const tsr__problem *p) {
   g->f.head_dim_v = p->head_dim_v;
   g->ld = grad_padded(p->head_dim);
   g->ldv = grad_padded(p->head_dim_v);
-  g->tile_k = grad_tile_k(p->head_dim, p->head_dim_v);
+  g->tile_k = grad_tile_k(p);
   g->modifies = (p->features & (TSR_A_SOFTCAP | TSR_A_ALIBI | TSR_A_BIAS | TSR_A_SCORE_EXPR)) != 0;
 }
 
