@@ -28,7 +28,7 @@ static void g34_the_same_bits_250_times(void **state) {
   (void)state;
   for (int n = 0; n < 4; n++) {
     gy_problem *p = gy_dense((gy_dims){n % 2, n < 2 ? TSR_BF16 : TSR_F32, 60, 20, 24, 2, 1, 16, 16});
-    int repeats = n < 2 || gy_full() ? 250 : 25;
+    int repeats = 250;
     gy_say("%s, op %d", n < 2 ? "bf16" : "f32", n % 2);
     p->desc.flags |= TSR_DETERMINISTIC | (n < 2 ? TSR_CAUSAL : 0);
     gy_each(p, repeat, &repeats);
@@ -41,7 +41,7 @@ static void g34_the_same_bits_of_long_sequences(void **state) {
   (void)state;
   for (int n = 0; n < 2; n++) {
     gy_problem *p = gy_dense((gy_dims){n, TSR_BF16, 1, n ? 70 : 1, n ? 300 : 5000, 2, 1, 32, 32});
-    int repeats = gy_full() ? 250 : 40;
+    int repeats = gy_full() ? 250 : 100;
     gy_say("op %d", n);
     p->desc.flags |= TSR_DETERMINISTIC;
     gy_each(p, repeat, &repeats);
