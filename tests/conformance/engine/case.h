@@ -48,19 +48,16 @@ int conf_case_parse(const char *text, conf_case *c, char *why, size_t why_bytes)
 /* ---- The tensors of a case -------------------------------------------------------------------- */
 
 /* Names as in tsr_attention_desc and tsr_run_args. */
-#define CONF_TENSORS(X)                                                                                             \
-  X(q)                                                                                                              \
-  X(k)                                                                                                              \
-  X(v)                                                                                                              \
-  X(o)                                                                                                              \
-  X(lse)                                                                                                            \
-  X(max_s)                                                                                                          \
-  X(cu_seqlens_q)                                                                                                   \
-  X(cu_seqlens_k)                                                                                                   \
-  X(seqlens_q) X(seqlens_k) X(block_table) X(kv_indptr) X(kv_indices) X(last_page_len) X(prefix) X(mask)            \
-      X(mask_offsets) X(mask_row_strides) X(segments_q) X(segments_k) X(flashmask) X(block_indptr) X(block_indices) \
-          X(bias) X(alibi_slopes) X(sink) X(k_scale) X(k_zero) X(v_scale) X(v_zero) X(q_descale) X(rng_state)       \
-              X(dropout_mask) X(dout) X(dlse) X(dq) X(dk) X(dv) X(dbias) X(dsink)
+// clang-format off
+#define CONF_TENSORS(X) \
+  X(q) X(k) X(v) X(o) X(lse) X(max_s) X(cu_seqlens_q) \
+  X(cu_seqlens_k) X(seqlens_q) X(seqlens_k) X(block_table) X(kv_indptr) X(kv_indices) \
+  X(last_page_len) X(prefix) X(mask) X(mask_offsets) X(mask_row_strides) X(segments_q) \
+  X(segments_k) X(flashmask) X(block_indptr) X(block_indices) X(bias) X(alibi_slopes) \
+  X(sink) X(k_scale) X(k_zero) X(v_scale) X(v_zero) X(q_descale) \
+  X(rng_state) X(dropout_mask) X(dout) X(dlse) X(dq) X(dk) \
+  X(dv) X(dbias) X(dsink)
+// clang-format on
 
 enum {
 #define CONF_TENSOR_ENUM(name) CONF_T_##name,
