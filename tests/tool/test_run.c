@@ -55,8 +55,8 @@ static void test_options_without_files(void **state) {
                                         "--seqlen 64 --dtype bf16 --out-dtype f32 --heads 2",
                                         "--seqlen 64 --head-dim 96 --head-dim-v 64 --v-in-k --heads 4",
                                         "--seqlen 40 --head-dim 72 --head-dim-v 40 --heads 2",
-                                        "--seqlen 64 --score-expr 'score + slope * (j - i)' --scalar slope=0.1 "
-                                        "--mask-expr 'j <= i + reach' --scalar reach=3 --heads 2",
+                                        ("--seqlen 64 --score-expr 'score + slope * (j - i)' --scalar slope=0.1 "
+                                         "--mask-expr 'j <= i + reach' --scalar reach=3 --heads 2"),
                                         "--seqlen 64 --score-expr 'score + aux0[h, j]' --aux 'aux.npy' --heads 2",
                                         "--seqlen-q 1 --seqlen-k 700 --heads 8 --heads-kv 1 --splits 3",
                                         "--seqlen 80 --deterministic --threads 1 --heads 2",
