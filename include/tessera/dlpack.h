@@ -172,6 +172,10 @@ static inline tsr_status tsr_dlpack_import(const tsr_dl_tensor *t, const int8_t 
   if (t == NULL || axis == NULL || layout == NULL || buffer == NULL || (t->ndim > 0 && t->shape == NULL)) {
     return TSR_INVALID;
   }
+  if (t->ndim < 0 || t->ndim > 4) {
+    *why = "the tensor has more than four dimensions";
+    return TSR_INVALID;
+  }
   l.dtype = tsr_dlpack_dtype(t->dtype);
   if (l.dtype == TSR_DTYPE_NONE) {
     *why = "the tensor's element type has no equivalent";
@@ -195,7 +199,7 @@ static inline tsr_status tsr_dlpack_import(const tsr_dl_tensor *t, const int8_t 
       return TSR_INVALID;
     }
   }
-  if (t->ndim < 0 || t->ndim > 4 || used != (1 << t->ndim) - 1) {
+  if (used != (1 << t->ndim) - 1) {
     *why = "the axes do not use every dimension of the tensor";
     return TSR_INVALID;
   }
