@@ -320,24 +320,3 @@ int conf_visible(const conf_problem *p, int64_t b, int64_t h, int64_t i, int64_t
   }
   return p->t[CONF_T_bias].raw == NULL || conf_get(&p->t[CONF_T_bias], b, h, i, j) != -(double)INFINITY;
 }
-
-int conf_problem_settled(const conf_problem *p) {
-  const int expression = p->desc.mask_expr != NULL; /* hides some of what counts as visible here */
-  const int64_t enough = expression ? 30 : 12;
-  for (int64_t b = 0; b < p->c.batch; b++) {
-    for (int64_t h = 0; h < p->c.q_heads; h++) {
-      int64_t most = 0;
-      for (int64_t i = 0; i < p->len_q[b] && most < enough; i++) {
-        int64_t n = 0;
-        for (int64_t j = 0; j < p->len_k[b] && n < enough; j++) {
-          n += conf_visible(p, b, h, i, j);
-        }
-        most = n > most ? n : most;
-      }
-      if (most > 0 && most < enough) {
-        return 0;
-      }
-    }
-  }
-  return 1;
-}

@@ -12,10 +12,10 @@ static int has(const conf_problem *p, int item) {
 /* ---- Lengths --------------------------------------------------------------------------------- */
 
 /* Shortest length that is drawn; zero_q and zero_kv have empty ones. The tolerance rule is relative to the largest
- * value of a head, which must not be small by chance: in backward gradients of a sequence of a few keys nearly cancel,
- * and where there is a channel or two, a row or two may cancel as well. */
+ * value of a head, which must not be small by chance: in backward gradients of a sequence of a few rows or keys nearly
+ * cancel, and where there is a channel or two, so does a row or two of the output. */
 static int64_t least_length(const conf_problem *p, int64_t longest, int keys) {
-  const int64_t least = (keys && p->c.op == TSR_BACKWARD) || (!keys && p->c.head_dim_v < 4) ? 16 : 1;
+  const int64_t least = p->c.op == TSR_BACKWARD || (!keys && p->c.head_dim_v < 4) ? 16 : 1;
   return least < longest ? least : longest;
 }
 

@@ -73,7 +73,7 @@ void conf_case_draw_sizes(conf_case *c, conf_rng *r) {
   }
   if (c->op == TSR_BACKWARD) {
     c->seqlen_k += 24;
-    c->seqlen_q += 4;
+    c->seqlen_q += 16;
   }
   if (conf_has(&c->items, CONF_long_q)) {
     c->seqlen_k = c->seqlen_k > 90 ? 90 : c->seqlen_k;

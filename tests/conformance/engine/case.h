@@ -126,8 +126,4 @@ void conf_locate_k(const conf_problem *p, int64_t b, int64_t j, int64_t *i0, int
  * expression hides counts as visible. */
 int conf_visible(const conf_problem *p, int64_t b, int64_t h, int64_t i, int64_t j);
 
-/* False if some head of some sequence has rows that see keys, but none that sees a dozen of them: dq and dk are then
- * differences that nearly cancel, and comparing them compares rounding errors. */
-int conf_problem_settled(const conf_problem *p);
-
 #endif

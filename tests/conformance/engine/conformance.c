@@ -9,7 +9,7 @@
 
 #include "runner.h"
 
-enum { QUICK_RANDOM = 120, FULL_RANDOM = 4000, QUICK_GRID_PART = 60 };
+enum { QUICK_RANDOM = 200, FULL_RANDOM = 4000, QUICK_GRID_PART = 60 };
 
 /* Cases, made before the first runs: their number is the progress's total. */
 typedef struct case_list {
@@ -45,7 +45,7 @@ static void each_case(const conf_runner *r, uint64_t seed, conf_each *each, void
     conf_cover_pairs(&r->rules, op, seed, each, user);
   }
   conf_grids(seed, full ? 1 : QUICK_GRID_PART, each, user);
-  conf_cover_random(&r->rules, seed, random, full ? 4e7 : 2e6, each, user);
+  conf_cover_random(&r->rules, seed, random, full ? 4e7 : 6e6, each, user);
 }
 
 static void run_suite(conf_runner *r, uint64_t seed) {

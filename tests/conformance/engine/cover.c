@@ -5,7 +5,7 @@
 
 #include "runner.h"
 
-enum { MAX_ITEMS = 24, MAX_MASKS = 5, MAX_MASKS_BACKWARD = 3, TRIES = 16, SMALL_WORK = 2000000 };
+enum { MAX_ITEMS = 24, MAX_MASKS = 5, MAX_MASKS_BACKWARD = 3, TRIES = 16, SMALL_WORK = 6000000 };
 
 /* Items that a case of an operation may have. */
 static conf_set universe_of(int op) {
@@ -47,7 +47,7 @@ static int widen(int op, const conf_rules *rules, const conf_set *universe, uint
          conf_set_close(rules, universe, pick, wider) && comparable(op, wider);
 }
 
-static const double rounding_wanted = 0.3;
+static const double rounding_wanted = 0.5;
 
 void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   double least = HUGE_VAL;
