@@ -15,13 +15,6 @@
 
 #define VL TSR_CPU_LANES
 
-/* Before a short loop of constant length over vectors: they stay in registers only if it is unrolled whole. */
-#if defined(__clang__)
-#define TSR_CPU_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define TSR_CPU_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 typedef float vf __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 typedef uint32_t vu __attribute__((vector_size(4 * VL), aligned(4), may_alias));
@@ -140,26 +133,26 @@ static inline int vi_any(vi mask) {
 /* Transposes VL vectors of VL lanes in place. */
 static inline void vf_transpose(vf m[VL]) {
 #if TSR_CPU_LANES == 16
-  TSR_CPU_UNROLL
+#pragma GCC unroll 16
   for (int i = 0; i < 8; i++) {
     TSR_CPU_SWAP(m[i], m[i + 8], 8);
   }
 #endif
 #if TSR_CPU_LANES >= 8
-  TSR_CPU_UNROLL
+#pragma GCC unroll 16
   for (int i = 0; i < VL; i++) {
     if ((i & 4) == 0) {
       TSR_CPU_SWAP(m[i], m[i + 4], 4);
     }
   }
 #endif
-  TSR_CPU_UNROLL
+#pragma GCC unroll 16
   for (int i = 0; i < VL; i++) {
     if ((i & 2) == 0) {
       TSR_CPU_SWAP(m[i], m[i + 2], 2);
     }
   }
-  TSR_CPU_UNROLL
+#pragma GCC unroll 16
   for (int i = 0; i < VL; i++) {
     if ((i & 1) == 0) {
       TSR_CPU_SWAP(m[i], m[i + 1], 1);

@@ -9,9 +9,8 @@
 #define TSR_LN2 0.69314718055994530942f
 
 /* 2^(x c) for x c <= 0.5, c > 0 given with floor = -127 / c: 1 at x = 0, exactly 0 where x c < -126.5 and at x = -inf,
- * NaN for NaN; else within 1 ulp or so (degree 6, relative error 2e-9 before rounding). With FMA the product x c is not
- * rounded before its integer part is taken off; without, its rounding adds up to 0.7 ulp for each unit of |x c|, which
- * only small probabilities feel. */
+ * NaN for NaN; else within 1 ulp or so (degree 6, relative error 2e-9 before rounding). The product x c is not rounded
+ * before its integer part is taken off. */
 static inline vf vf_exp2_scaled(vf x, vf c, vf floor) {
   /* 1.5 2^23 makes the unit of the sum 1; + 127 leaves the biased exponent in its low bits. */
   const vf magic = vf_all(12582912.0f + 127.0f);
