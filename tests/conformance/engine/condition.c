@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Can a backward case's gradients be told from rounding? Where a row sees few keys, or one key takes nearly all
- * probability, dq and dk are differences of near equals; what remains is rounding, the kernel's as well as the plain
- * mode's, and the tolerance rule would compare two random numbers. Measured by changing o and q in their last place:
- * what that does to the exact gradients is what rounding does to anybody's, and has to stay well within what the rule
- * allows. 16-bit inputs need none of this: the plain mode's rounding of S and P is far above any kernel's. (dbias over
- * one key for all is never asked for: a sum of ds over keys is 0 by nature.) */
+/* Can a case's results be told from rounding? The tolerance rule measures a kernel by the plain mode's error, which in
+ * f32 is rounding, too: one random number bounds another, and where few values make up a (b, h), or gradients are
+ * differences of near equals (a row that sees few keys), the plain mode may be lucky. Measured by changing the operands
+ * in their last place a few times over: what that does to the exact results is what rounding does to anybody's, and has
+ * to stay well within what the rule allows. 16-bit operands need none of this: the plain mode's rounding of S and P is
+ * far above any kernel's. (dbias over one key for all is never asked for: a sum of ds over keys is 0 by nature.) */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "rng.h"
 #include "truth.h"
+
+enum { SHAKES = 3 };
 
 /* One (b, h): largest values and sums of squares. */
 typedef struct extent {
@@ -37,14 +40,14 @@ static double over(double noise, double allowed) {
 }
 
 /* Noise over what the rule allows. */
-static double share(const extent *e) {
+static double share(const extent *e, double factor) {
   const double n = (double)(e->n > 0 ? e->n : 1), u = 0x1p-21;
-  return fmax(over(e->noise, 3.0 * e->plain + u * e->ref),
-              over(sqrt(e->noise_sq / n), 3.0 * sqrt(e->plain_sq / n) + u * sqrt(e->ref_sq / n) / 2));
+  return fmax(over(e->noise, factor * e->plain + u * e->ref),
+              over(sqrt(e->noise_sq / n), factor * sqrt(e->plain_sq / n) + u * sqrt(e->ref_sq / n) / 2));
 }
 
-static double rows_share(const conf_problem *p, int id, const double *exact, const double *plain, const double *shaken,
-                         int by_key) {
+static double rows_share(const conf_problem *p, int id, double factor, const double *exact, const double *plain,
+                         const double *shaken, int by_key) {
   const int64_t *n = p->t[id].layout.shape;
   double worst = 0.0;
   for (int64_t b = 0; exact != NULL && b < p->c.batch; b++) {
@@ -58,7 +61,7 @@ static double rows_share(const conf_problem *p, int id, const double *exact, con
           widen(&e, exact[at], plain[at], shaken[at]);
         }
       }
-      worst = fmax(worst, share(&e));
+      worst = fmax(worst, share(&e, factor));
     }
   }
   return worst;
@@ -76,28 +79,31 @@ static double dbias_share(const conf_problem *p, const double *exact, const doub
         widen(&e, exact[bh * pairs + ij], plain[bh * pairs + ij], shaken[bh * pairs + ij]);
       }
     }
-    worst = fmax(worst, share(&e));
+    worst = fmax(worst, share(&e, 3.0));
   }
   return worst;
 }
 
-static double gradients_share(const conf_problem *p, const conf_truth *truth, const conf_results *z) {
+static double results_share(const conf_problem *p, const conf_truth *truth, const conf_results *z) {
   const conf_results *x = &truth->exact, *y = &truth->plain;
   extent sink = nothing;
   double worst;
+  if (p->c.op == TSR_FORWARD) {
+    return rows_share(p, CONF_T_o, 2.0, x->o, y->o, z->o, 0);
+  }
   for (int64_t h = 0; x->dsink != NULL && h < p->c.q_heads; h++) {
     widen(&sink, x->dsink[h], y->dsink[h], z->dsink[h]);
   }
-  worst = fmax(share(&sink), dbias_share(p, x->dbias, y->dbias, z->dbias));
-  worst = fmax(worst, rows_share(p, CONF_T_dq, x->dq, y->dq, z->dq, 0));
-  worst = fmax(worst, rows_share(p, CONF_T_dk, x->dk, y->dk, z->dk, 1));
-  return fmax(worst, rows_share(p, CONF_T_dv, x->dv, y->dv, z->dv, 1));
+  worst = fmax(share(&sink, 3.0), dbias_share(p, x->dbias, y->dbias, z->dbias));
+  worst = fmax(worst, rows_share(p, CONF_T_dq, 3.0, x->dq, y->dq, z->dq, 0));
+  worst = fmax(worst, rows_share(p, CONF_T_dk, 3.0, x->dk, y->dk, z->dk, 1));
+  return fmax(worst, rows_share(p, CONF_T_dv, 3.0, x->dv, y->dv, z->dv, 1));
 }
 
-/* Each element of a q-like tensor one unit in the last place up or down. */
-static void shake(conf_problem *p, int id) {
+/* Each element of a q-like tensor one unit in the last place up or down from `from`. */
+static void shake(conf_problem *p, int id, const unsigned char *from, conf_rng *r) {
   conf_tensor *t = &p->t[id];
-  conf_rng r = conf_rng_for(p->c.seed, "shake");
+  memcpy(t->raw, from, (size_t)t->raw_bytes);
   for (int64_t b = 0; b < p->c.batch; b++) {
     for (int64_t i = 0; i < p->len_q[b]; i++) {
       int64_t i0, i1;
@@ -105,24 +111,48 @@ static void shake(conf_problem *p, int id) {
       for (int64_t h = 0; h < p->c.q_heads; h++) {
         for (int64_t c = 0; c < t->layout.shape[3]; c++) {
           const double x = conf_get(t, i0, i1, h, c);
-          conf_put(t, i0, i1, h, c, x * (1.0 + (conf_chance(&r, 0.5) ? 0x1p-23 : -0x1p-23)));
+          conf_put(t, i0, i1, h, c, x * (1.0 + (conf_chance(r, 0.5) ? 0x1p-23 : -0x1p-23)));
         }
       }
     }
   }
 }
 
+static unsigned char *copy_of(const conf_tensor *t) {
+  unsigned char *copy = malloc((size_t)t->raw_bytes);
+  if (copy != NULL) {
+    memcpy(copy, t->raw, (size_t)t->raw_bytes);
+  }
+  return copy;
+}
+
+/* The largest share over a few shakes of q, and in backward of o. */
+static double shaken_share(conf_problem *p, const conf_truth *truth) {
+  conf_rng r = conf_rng_for(p->c.seed, "shake");
+  unsigned char *q = copy_of(&p->t[CONF_T_q]), *o = copy_of(&p->t[CONF_T_o]);
+  double worst = 0.0;
+  for (int n = 0; q != NULL && o != NULL && n < SHAKES; n++) {
+    conf_results shaken;
+    shake(p, CONF_T_q, q, &r);
+    if (p->c.op == TSR_BACKWARD) {
+      shake(p, CONF_T_o, o, &r);
+    }
+    if (conf_results_make(NULL, p, &shaken) == TSR_OK) {
+      worst = fmax(worst, results_share(p, truth, &shaken));
+      conf_results_free(&shaken);
+    }
+  }
+  free(q);
+  free(o);
+  return worst;
+}
+
 double conf_case_rounding(const conf_case *c) {
-  conf_problem *p = c->op == TSR_BACKWARD ? conf_problem_build(c) : NULL;
-  conf_truth truth, shaken;
+  conf_problem *p = conf_problem_build(c);
+  conf_truth truth;
   double worst = 0.0;
   if (p != NULL && p->dtype == TSR_F32 && conf_truth_make(NULL, p, 0, &truth, NULL) == TSR_OK) {
-    shake(p, CONF_T_o);
-    shake(p, CONF_T_q);
-    if (conf_truth_make(NULL, p, 1, &shaken, NULL) == TSR_OK) {
-      worst = gradients_share(p, &truth, &shaken.exact);
-      conf_truth_free(&shaken);
-    }
+    worst = shaken_share(p, &truth);
     conf_truth_free(&truth);
   }
   conf_problem_free(p);

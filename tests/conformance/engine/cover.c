@@ -47,7 +47,7 @@ static int widen(int op, const conf_rules *rules, const conf_set *universe, uint
          conf_set_close(rules, universe, pick, wider) && comparable(op, wider);
 }
 
-static const double rounding_wanted = 0.5;
+static const double rounding_wanted = 0.3;
 
 void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   double least = HUGE_VAL;

@@ -7,19 +7,28 @@
 
 #include "runner.h"
 
-conf_problem *conf_property_problem(conf_runner *r, conf_target *target, const char *line, uint64_t seed) {
+/* compared: with the oracle, so that the seed has to suit that. */
+static conf_problem *problem_of(conf_runner *r, conf_target *target, const char *line, uint64_t seed, int compared) {
   conf_case c;
   conf_problem *p = NULL;
   char why[200] = "no memory";
   if (conf_case_parse(line, &c, why, sizeof(why)) == 0) {
     conf_rng rng = conf_rng_for(seed, "property");
-    c.seed = conf_next(&rng) >> 16;
+    if (compared) {
+      conf_case_draw_seed(&c, &rng);
+    } else {
+      c.seed = conf_next(&rng) >> 16;
+    }
     p = conf_problem_build(&c);
   }
   if (p == NULL) {
     conf_fail(r, target, "", line, "%s", why);
   }
   return p;
+}
+
+conf_problem *conf_property_problem(conf_runner *r, conf_target *target, const char *line, uint64_t seed) {
+  return problem_of(r, target, line, seed, 0);
 }
 
 /* ---- Bits of the outputs --------------------------------------------------------------------------- */
@@ -248,7 +257,7 @@ static int forward_on(conf_target *target, const conf_problem *p, char *why, siz
 }
 
 static void check_chain(conf_runner *r, conf_target *target, const char *variant, const char *line, uint64_t seed) {
-  conf_problem *p = conf_property_problem(r, target, line, seed);
+  conf_problem *p = problem_of(r, target, line, seed, 1);
   conf_truth truth;
   conf_score score;
   char why[480] = "", ran[48];

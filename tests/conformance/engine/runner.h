@@ -85,7 +85,7 @@ void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each 
 void conf_cover_pairs(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
 void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, double max_work, conf_each *each,
                        void *user);
-/* Draws the seed; in backward of a few that whose gradients are least rounding (condition.c). */
+/* Draws the seed: of a few the first, or best, whose results can be told from rounding (condition.c). */
 void conf_case_draw_seed(conf_case *c, conf_rng *r);
 /* Halves lengths, batch and heads until the case is no more work than that. */
 void conf_case_limit(conf_case *c, double max_work);

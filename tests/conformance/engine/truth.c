@@ -19,7 +19,7 @@ static double *room(const tsr_layout *l, int *failed) {
   return x;
 }
 
-static void free_results(conf_results *r) {
+void conf_results_free(conf_results *r) {
   double *const all[] = {r->o, r->lse, r->max_s, r->dq, r->dk, r->dv, r->dbias, r->dsink};
   for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++) {
     free(all[n]);
@@ -28,8 +28,8 @@ static void free_results(conf_results *r) {
 }
 
 void conf_truth_free(conf_truth *truth) {
-  free_results(&truth->exact);
-  free_results(&truth->plain);
+  conf_results_free(&truth->exact);
+  conf_results_free(&truth->plain);
   free(truth->row_seen);
   free(truth->key_seen);
   memset(truth, 0, sizeof(*truth));
@@ -115,7 +115,7 @@ static tsr_status fill_forward(tsr_context *context, conf_problem *p, tsr_error 
   }
   conf_tensor_seal(o);
   conf_tensor_seal(lse);
-  free_results(&r);
+  conf_results_free(&r);
   return st;
 }
 
@@ -140,6 +140,17 @@ static int find_seen(const conf_problem *p, conf_truth *truth) {
     }
   }
   return 1;
+}
+
+tsr_status conf_results_make(tsr_context *context, conf_problem *p, conf_results *results) {
+  tsr_status st = make_room(p, results) ? TSR_OK : TSR_OUT_OF_MEMORY;
+  if (st == TSR_OK) {
+    st = evaluate(context, &p->desc, &p->args, TSR_REFERENCE_F64, results, NULL);
+  }
+  if (st != TSR_OK) {
+    conf_results_free(results);
+  }
+  return st;
 }
 
 tsr_status conf_truth_make(tsr_context *context, conf_problem *p, int keep_forward, conf_truth *truth, tsr_error *err) {

@@ -24,8 +24,10 @@ typedef struct conf_truth {
 tsr_status conf_truth_make(tsr_context *context, conf_problem *p, int keep_forward, conf_truth *truth, tsr_error *err);
 void conf_truth_free(conf_truth *truth);
 
-/* condition.c: how much of what the tolerance rule allows for a backward case's gradients rounding takes up; 0 in
- * forward and for 16-bit inputs. */
+/* The exact results alone, with o and lse of backward as they are in the problem. */
+tsr_status conf_results_make(tsr_context *context, conf_problem *p, conf_results *results);
+void conf_results_free(conf_results *results);
+/* condition.c: how much of what the tolerance rule allows for a case rounding takes up; 0 for 16-bit inputs. */
 double conf_case_rounding(const conf_case *c);
 
 /* The forward problem of a backward one: same inputs, o and lse as outputs. */
