@@ -264,6 +264,14 @@ void gy_fill(const tsr_layout *l, const tsr_buffer *b, double x) {
   write_all(l, b, NULL, x);
 }
 
+void gy_add(const tsr_layout *l, const tsr_buffer *b, double x) {
+  for (int64_t e = 0; e < l->shape[0] * l->shape[1] * l->shape[2] * l->shape[3]; e++) {
+    const int64_t i3 = e % l->shape[3], i2 = e / l->shape[3] % l->shape[2];
+    const int64_t row = e / (l->shape[3] * l->shape[2]), i1 = row % l->shape[1], i0 = row / l->shape[1];
+    gy_put(l, b, i0, i1, i2, i3, gy_get(l, b, i0, i1, i2, i3) + x);
+  }
+}
+
 void gy_randomise(gy_problem *p, const tsr_layout *l, const tsr_buffer *b, double sigma) {
   write_all(l, b, &p->rng, sigma);
 }

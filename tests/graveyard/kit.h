@@ -118,6 +118,9 @@ void gy_drop(gy_problem *p, tsr_layout *field, tsr_buffer *buffer);
 void gy_put(const tsr_layout *l, const tsr_buffer *b, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x);
 double gy_get(const tsr_layout *l, const tsr_buffer *b, int64_t i0, int64_t i1, int64_t i2, int64_t i3);
 void gy_fill(const tsr_layout *l, const tsr_buffer *b, double x);
+/* Adds to every element. */
+#define GY_ADD(p, name, x) gy_add(&(p)->desc.name, &(p)->args.name, (x))
+void gy_add(const tsr_layout *l, const tsr_buffer *b, double x);
 /* Normal numbers times sigma (codes: any). */
 void gy_randomise(gy_problem *p, const tsr_layout *l, const tsr_buffer *b, double sigma);
 /* A vector of integers from a list. */

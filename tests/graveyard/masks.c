@@ -105,24 +105,29 @@ static void g04_lowest_finite_bias_is_no_mask(void **state) {
   for (int n = 0; n < 18; n++) {
     const tsr_dtype dtype = floats[n % 3], bias = floats[n / 3 % 3];
     const int backward = n >= 9;
-    gy_problem *p = gy_dense((gy_dims){backward ? TSR_BACKWARD : TSR_FORWARD, dtype, 2, 20, 75, 4, 2, 40, 40});
+    gy_problem *p = gy_dense((gy_dims){backward ? TSR_BACKWARD : TSR_FORWARD, dtype, 2, 48, 75, 4, 2, 40, 40});
     const double low = lowest[n / 3 % 3];
     gy_say("%s, bias %s, %s", tsr_dtype_name(dtype), tsr_dtype_name(bias), backward ? "backward" : "forward");
-    GY_IN(p, bias, tsr_layout_dense(bias, 2, 4, 20, 75));
-    for (int64_t e = 0; e < 2 * 4 * 75; e++) {
-      const int64_t b = e / 300, h = e / 75 % 4, j = e % 75;
-      GY_PUT(p, bias, b, h, 0, j, low);                       /* uniform */
-      GY_PUT(p, bias, b, h, 1, j, -infinity);                 /* empty */
-      GY_PUT(p, bias, b, h, 2, j, j % 3 ? -infinity : low);   /* uniform over a third */
-      GY_PUT(p, bias, b, h, 3, j, j == 74 ? 0.0 : low);       /* one key wins */
-      GY_PUT(p, bias, b, h, 19, j, j < 64 ? -infinity : low); /* a whole tile of masks first */
+    GY_IN(p, bias, tsr_layout_dense(bias, 2, 4, 48, 75));
+    for (int64_t e = 0; e < 2 * 4 * 48 * 75; e++) {
+      const int64_t b = e / (4 * 48 * 75), h = e / (48 * 75) % 4, i = e / 75 % 48, j = e % 75;
+      const double rows[5] = {
+          low,                      /* uniform */
+          -infinity,                /* empty */
+          j % 3 ? -infinity : low,  /* uniform over a third */
+          j == 74 ? 0.0 : low,      /* one key wins */
+          j < 64 ? -infinity : low, /* a whole tile of masks first */
+      };
+      if (i % 8 < 5) { /* other rows: any bias */
+        GY_PUT(p, bias, b, h, i, j, rows[i % 8]);
+      }
     }
     p->exact_zero = !backward;
     if (n % 2) {
       GY_IN(p, sink, tsr_layout_dense(TSR_F32, 4, 1, 1, 1));
     }
     if (backward) {
-      GY_OUT(p, dbias, tsr_layout_dense(bias, 2, 4, 20, 75));
+      GY_OUT(p, dbias, tsr_layout_dense(bias, 2, 4, 48, 75));
     }
     gy_check_free(p);
   }
