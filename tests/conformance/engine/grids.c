@@ -41,7 +41,11 @@ static void emit(grid *g, conf_case *c, const char *name) {
   conf_set_complete(&c->items);
   snprintf(c->name, sizeof(c->name), "%s-%lld", name, (long long)number);
   conf_rng r = conf_rng_for(g->seed, c->name);
-  conf_case_draw_seed(c, &r);
+  if (g->part > 0) {
+    conf_case_draw_seed(c, &r);
+  } else {
+    c->seed = conf_next(&r) >> 16;
+  }
   g->each(g->user, c);
 }
 

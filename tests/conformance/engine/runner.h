@@ -89,7 +89,8 @@ void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, do
 void conf_case_draw_seed(conf_case *c, conf_rng *r);
 /* Halves lengths, batch and heads until the case is no more work than that. */
 void conf_case_limit(conf_case *c, double max_work);
-/* part: 1 of so many cases, spread evenly; 1: all. */
+/* part: 1 of so many cases, spread evenly; 1: all; 0: all, for whoever chooses among them: seeds are not drawn with
+ * care, which takes longer than many a case. */
 void conf_grids(uint64_t seed, int part, conf_each *each, void *user);
 
 void conf_properties(conf_runner *r, uint64_t seed);
