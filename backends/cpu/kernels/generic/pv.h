@@ -14,9 +14,9 @@ static inline __attribute__((always_inline)) void pv_block(fwd_item *f, int chan
   const float *p = f->s + first * TILE_Q + at;
   float *o = f->ot + channel * TILE_Q + at;
   vf sum[2 * SK][RV];
-#pragma GCC unroll 8
+  TSR_CPU_UNROLL
   for (int r = 0; r < rc; r++) {
-#pragma GCC unroll 8
+    TSR_CPU_UNROLL
     for (int v = 0; v < nv; v++) {
       sum[r][v] = vf_all(0.0f);
     }
@@ -24,9 +24,9 @@ static inline __attribute__((always_inline)) void pv_block(fwd_item *f, int chan
   for (int j = first; j < last;) {
     const int end = (j / SUM_KEYS + 1) * SUM_KEYS < last ? (j / SUM_KEYS + 1) * SUM_KEYS : last;
     vf acc[2 * SK][RV];
-#pragma GCC unroll 8
+    TSR_CPU_UNROLL
     for (int r = 0; r < rc; r++) {
-#pragma GCC unroll 8
+      TSR_CPU_UNROLL
       for (int v = 0; v < nv; v++) {
         acc[r][v] = vf_all(0.0f);
       }
@@ -34,30 +34,30 @@ static inline __attribute__((always_inline)) void pv_block(fwd_item *f, int chan
     for (; j < end; j++, p += TILE_Q) {
       const float *value = values[j] + channel;
       vf x[RV];
-#pragma GCC unroll 8
+      TSR_CPU_UNROLL
       for (int v = 0; v < nv; v++) {
         x[v] = vf_load(p + v * VL);
       }
-#pragma GCC unroll 8
+      TSR_CPU_UNROLL
       for (int r = 0; r < rc; r++) {
         const vf b = vf_all(value[r]);
-#pragma GCC unroll 8
+        TSR_CPU_UNROLL
         for (int v = 0; v < nv; v++) {
           acc[r][v] += (scrub ? vf_select(mask_lanes(f, j, at + v * VL), b, vf_all(0.0f)) : b) * x[v];
         }
       }
     }
-#pragma GCC unroll 8
+    TSR_CPU_UNROLL
     for (int r = 0; r < rc; r++) {
-#pragma GCC unroll 8
+      TSR_CPU_UNROLL
       for (int v = 0; v < nv; v++) {
         sum[r][v] += acc[r][v];
       }
     }
   }
-#pragma GCC unroll 8
+  TSR_CPU_UNROLL
   for (int r = 0; r < rc; r++) {
-#pragma GCC unroll 8
+    TSR_CPU_UNROLL
     for (int v = 0; v < nv; v++) {
       float *to = o + r * TILE_Q + v * VL;
       vf_store(to, vf_load(to) * vf_load(f->alpha + at + v * VL) + sum[r][v]);

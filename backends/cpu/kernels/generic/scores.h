@@ -13,10 +13,10 @@ static inline __attribute__((always_inline)) void scores_block(const float *cons
                                                                float *s, float *max, int nk, int nv) {
   const float *k[2 * SK];
   vf sum[2 * SK][RV];
-#pragma GCC unroll 8
+  TSR_CPU_UNROLL
   for (int r = 0; r < nk; r++) {
     k[r] = keys[r];
-#pragma GCC unroll 8
+    TSR_CPU_UNROLL
     for (int v = 0; v < nv; v++) {
       sum[r][v] = vf_all(0.0f);
     }
@@ -24,40 +24,40 @@ static inline __attribute__((always_inline)) void scores_block(const float *cons
   for (int c = 0; c < channels;) {
     const int end = channels - c > SUM_RUN ? c + SUM_RUN : channels;
     vf acc[2 * SK][RV];
-#pragma GCC unroll 8
+    TSR_CPU_UNROLL
     for (int r = 0; r < nk; r++) {
-#pragma GCC unroll 8
+      TSR_CPU_UNROLL
       for (int v = 0; v < nv; v++) {
         acc[r][v] = vf_all(0.0f);
       }
     }
     for (; c < end; c++, q += TILE_Q) {
       vf x[RV];
-#pragma GCC unroll 8
+      TSR_CPU_UNROLL
       for (int v = 0; v < nv; v++) {
         x[v] = vf_load(q + v * VL);
       }
-#pragma GCC unroll 8
+      TSR_CPU_UNROLL
       for (int r = 0; r < nk; r++) {
         const vf b = vf_all(k[r][c]);
-#pragma GCC unroll 8
+        TSR_CPU_UNROLL
         for (int v = 0; v < nv; v++) {
           acc[r][v] += b * x[v];
         }
       }
     }
-#pragma GCC unroll 8
+    TSR_CPU_UNROLL
     for (int r = 0; r < nk; r++) {
-#pragma GCC unroll 8
+      TSR_CPU_UNROLL
       for (int v = 0; v < nv; v++) {
         sum[r][v] += acc[r][v];
       }
     }
   }
-#pragma GCC unroll 8
+  TSR_CPU_UNROLL
   for (int v = 0; v < nv; v++) {
     vf m = vf_load(max + v * VL);
-#pragma GCC unroll 8
+    TSR_CPU_UNROLL
     for (int r = 0; r < nk; r++) {
       vf_store(s + r * TILE_Q + v * VL, sum[r][v]);
       m = vf_max(m, sum[r][v]);

@@ -13,6 +13,7 @@ static inline __attribute__((always_inline)) void softmax_block(fwd_item *f, int
   const vf unit = vf_all(f->units.log2), floor = vf_all(-127.0f / f->units.log2);
   float *s = f->s + first * TILE_Q + at;
   vf ref[RV], sum[RV];
+  TSR_CPU_UNROLL
   for (int v = 0; v < nv; v++) {
     const int lane = at + v * VL;
     const vf old = vf_load(f->m + lane);
@@ -24,12 +25,14 @@ static inline __attribute__((always_inline)) void softmax_block(fwd_item *f, int
     sum[v] = vf_all(0.0f);
   }
   for (int j = first; j < last; j++, s += TILE_Q) {
+    TSR_CPU_UNROLL
     for (int v = 0; v < nv; v++) {
       const vf p = vf_exp2_scaled(vf_load(s + v * VL) - ref[v], unit, floor);
       vf_store(s + v * VL, p);
       sum[v] += p;
     }
   }
+  TSR_CPU_UNROLL
   for (int v = 0; v < nv; v++) {
     const int lane = at + v * VL;
     vf_store(f->l + lane, vf_load(f->l + lane) * vf_load(f->alpha + lane) + sum[v]);

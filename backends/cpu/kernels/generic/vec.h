@@ -15,6 +15,13 @@
 
 #define VL TSR_CPU_LANES
 
+/* Before a short loop of constant length over vectors: they stay in registers only if it is unrolled whole. */
+#if defined(__clang__)
+#define TSR_CPU_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define TSR_CPU_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 typedef float vf __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 typedef uint32_t vu __attribute__((vector_size(4 * VL), aligned(4), may_alias));
@@ -78,6 +85,20 @@ static inline vf vf_max(vf a, vf b) {
 #endif
 }
 
+/* a * b + c in one rounding where the level has FMA, for values that depend on it: compilers need not fuse a product
+ * that is used twice. */
+static inline vf vf_fma(vf a, vf b, vf c) {
+#if TSR_CPU_LANES == 16 && defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif TSR_CPU_LANES == 8 && defined(__FMA__)
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif TSR_CPU_LANES == 4 && defined(__aarch64__)
+  return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
 /* Bits of a lane mask: is any lane set? */
 static inline int vi_any(vi mask) {
   int32_t any = 0;
@@ -133,26 +154,26 @@ static inline int vi_any(vi mask) {
 /* Transposes VL vectors of VL lanes in place. */
 static inline void vf_transpose(vf m[VL]) {
 #if TSR_CPU_LANES == 16
-#pragma GCC unroll 16
+  TSR_CPU_UNROLL
   for (int i = 0; i < 8; i++) {
     TSR_CPU_SWAP(m[i], m[i + 8], 8);
   }
 #endif
 #if TSR_CPU_LANES >= 8
-#pragma GCC unroll 16
+  TSR_CPU_UNROLL
   for (int i = 0; i < VL; i++) {
     if ((i & 4) == 0) {
       TSR_CPU_SWAP(m[i], m[i + 4], 4);
     }
   }
 #endif
-#pragma GCC unroll 16
+  TSR_CPU_UNROLL
   for (int i = 0; i < VL; i++) {
     if ((i & 2) == 0) {
       TSR_CPU_SWAP(m[i], m[i + 2], 2);
     }
   }
-#pragma GCC unroll 16
+  TSR_CPU_UNROLL
   for (int i = 0; i < VL; i++) {
     if ((i & 1) == 0) {
       TSR_CPU_SWAP(m[i], m[i + 1], 1);
