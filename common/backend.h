@@ -48,7 +48,8 @@ typedef struct tsr__launch {
   const char *name;    /* "forward", "merge", ... static storage */
   int64_t items;       /* work groups / parallel items */
   int64_t local_bytes; /* scratch of one item; from the workspace on the CPU, one piece a thread */
-  const void *kernel;  /* the back end's own: a table entry, an image key */
+  const void *kernel;  /* the back end's own: a table entry; devices: what prepare found for `key` */
+  int64_t key[8];      /* devices: which kernel is wanted (common/gpu.h), else 0 */
 } tsr__launch;
 
 /* What a variant decides when it builds a plan. It comes with the schedule, the row's tiles and the values below that
@@ -68,7 +69,7 @@ typedef struct tsr__plan_build {
 /* Appends a launch; at most TSR__MAX_LAUNCHES. */
 static inline void tsr__add_launch(tsr__plan_build *build, const char *name, int64_t items, int64_t local_bytes,
                                    const void *kernel) {
-  const tsr__launch launch = {name, items, local_bytes, kernel};
+  const tsr__launch launch = {name, items, local_bytes, kernel, {0}};
   build->launches[build->num_launches++] = launch;
 }
 
@@ -112,6 +113,19 @@ typedef struct tsr__backend {
   int32_t (*count)(const tsr__host *host, char *why_not, size_t why_not_bytes);
   tsr_status (*open)(const tsr__host *host, int32_t index, tsr__device *dev, tsr_error *err);
   void (*close)(tsr__device *dev);
+  /* Readies the kernels of a plan that was built: finds, loads or compiles them, which may take seconds. NULL: there is
+   * nothing to ready. */
+  tsr_status (*prepare)(const tsr__device *dev, const tsr__op_problem *p, tsr__plan_build *build, tsr_error *err);
+  /* Memory of the device for callers who have none of their own, and synchronous copies; NULL, all or none: host memory
+   * serves. Offsets and sizes are in bytes; read and write wait for what was enqueued on the legacy default queue. */
+  tsr_status (*memory_alloc)(const tsr__device *dev, int64_t bytes, void **ptr, tsr_error *err);
+  void (*memory_free)(const tsr__device *dev, void *ptr);
+  tsr_status (*memory_write)(const tsr__device *dev, void *to, int64_t offset, const void *from, int64_t bytes,
+                             tsr_error *err);
+  tsr_status (*memory_read)(const tsr__device *dev, void *to, const void *from, int64_t offset, int64_t bytes,
+                            tsr_error *err);
+  /* Waits until everything enqueued on a queue (0: the default one) is done. */
+  tsr_status (*wait)(const tsr__device *dev, void *queue, tsr_error *err);
   /* Runs or enqueues the launches of a plan. */
   tsr_status (*run_attention)(const tsr__device *dev, const tsr__op_problem *p, const tsr__plan_build *build,
                               const tsr__bound *bound, const tsr_run_args *args, tsr_error *err);

@@ -93,7 +93,6 @@ void tsr__bind_layout(const tsr__problem *p, tsr_attn_args *args) {
   args->sink_tokens = d->sink_tokens;
   args->chunk = d->chunk;
   args->page_size = p->page_size;
-  args->max_pages = p->max_pages;
   args->num_pages = p->num_pages;
   args->heads_q = p->heads_q;
   args->heads_kv = p->heads_kv;

@@ -59,8 +59,12 @@ static tsr_plan *plan_new(tsr_device *device, const void *desc, tsr_plan **out, 
   return plan;
 }
 
-/* Hands the plan out, or frees it (a problem that failed is empty). */
+/* Readies the kernels and hands the plan out, or frees it (a problem that failed is empty). */
 static tsr_status plan_finish(tsr_plan *plan, tsr_status st, tsr_plan **out, tsr_error *err) {
+  const tsr__backend *backend = plan->device->backend;
+  if (st == TSR_OK && backend->prepare != NULL) {
+    st = backend->prepare(&plan->device->dev, &plan->problem, &plan->build, err);
+  }
   if (st == TSR_OK) {
     *out = plan;
     return tsr__ok(err);

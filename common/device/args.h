@@ -51,6 +51,12 @@ typedef struct tsr_t1 {
 #define TSR_A_RNG_STATE 0x2000000u
 #define TSR_A_QUANT 0x4000000u
 
+/* A kernel compiled for some features alone says which: the others are no code then. */
+#if !defined(TSR_K_FLAGS)
+#define TSR_K_FLAGS 0xffffffffu
+#endif
+#define TSR_FLAGS(a) ((a)->flags & TSR_K_FLAGS)
+
 typedef struct tsr_attn_args {
   tsr_t4 q, k, v, o;
   tsr_t3 lse; /* b, h, s */
@@ -78,7 +84,7 @@ typedef struct tsr_attn_args {
   tsr_i64 batch, seqlen_q, seqlen_k;                     /* of this run; dense slot lengths (maxima otherwise) */
   tsr_i64 total_q, total_k;                              /* packed tokens in use */
   tsr_i64 window_left, window_right, sink_tokens, chunk; /* window -1: unlimited */
-  tsr_i64 page_size, max_pages, num_pages;
+  tsr_i64 page_size, num_pages;
   tsr_u64 seed, offset;
   tsr_u64 dropout_threshold; /* dropped iff r < threshold, 0..2^32 */
   tsr_i32 heads_q, heads_kv, group, head_dim, head_dim_v;

@@ -24,6 +24,10 @@ typedef ulong tsr_u64;
 #define tsr_log(x) log(x)
 #define tsr_tanh(x) tanh(x)
 #define tsr_mul_hi(a, b) mul_hi((tsr_u32)(a), (tsr_u32)(b))
+#define tsr_fma(a, b, c) fma(a, b, c)
+#define tsr_exp2(x) exp2(x)
+#define tsr_rint(x) rint(x)
+typedef float4 tsr_f4;
 #else
 typedef signed char tsr_i8;
 typedef unsigned char tsr_u8;
@@ -46,6 +50,9 @@ typedef unsigned long long tsr_u64;
 #define tsr_log(x) logf(x)
 #define tsr_tanh(x) tanhf(x)
 #define tsr_mul_hi(a, b) ((tsr_u32)(((tsr_u64)(a) * (b)) >> 32))
+#define tsr_fma(a, b, c) fmaf(a, b, c)
+#define tsr_exp2(x) exp2f(x)
+#define tsr_rint(x) rintf(x)
 TSR_FN float tsr_as_f32(tsr_u32 u) {
   union {
     tsr_u32 u;

@@ -8,14 +8,14 @@
 /* Position rules: causal with prefix, window with sink tokens, chunk. */
 TSR_FN int tsr_mask_position(const tsr_attn_args *a, const tsr_seq *s, tsr_i64 i, tsr_i64 j) {
   const tsr_i64 pos = i + s->off;
-  if ((a->flags & TSR_A_CAUSAL) && j > pos && j >= s->prefix) {
+  if ((TSR_FLAGS(a) & TSR_A_CAUSAL) && j > pos && j >= s->prefix) {
     return 0;
   }
-  if ((a->flags & TSR_A_WINDOW) && j >= a->sink_tokens &&
+  if ((TSR_FLAGS(a) & TSR_A_WINDOW) && j >= a->sink_tokens &&
       ((a->window_left >= 0 && j < pos - a->window_left) || (a->window_right >= 0 && j > pos + a->window_right))) {
     return 0;
   }
-  if ((a->flags & TSR_A_CHUNK) && tsr_floor_div(pos, a->chunk) != tsr_floor_div(j, a->chunk)) {
+  if ((TSR_FLAGS(a) & TSR_A_CHUNK) && tsr_floor_div(pos, a->chunk) != tsr_floor_div(j, a->chunk)) {
     return 0;
   }
   return 1;
@@ -23,13 +23,13 @@ TSR_FN int tsr_mask_position(const tsr_attn_args *a, const tsr_seq *s, tsr_i64 i
 
 TSR_FN int tsr_mask_boolean(const tsr_attn_args *a, const tsr_attn_ptrs *p, const tsr_seq *s, tsr_i32 h, tsr_i64 i,
                             tsr_i64 j) {
-  if (a->flags & TSR_A_MASK_U8) {
+  if (TSR_FLAGS(a) & TSR_A_MASK_U8) {
     return p->mask[s->b * a->mask.stride[0] + h * a->mask.stride[1] + i * a->mask.stride[2] + j * a->mask.stride[3]] !=
            0;
   }
-  if (a->flags & TSR_A_MASK_BIT) {
+  if (TSR_FLAGS(a) & TSR_A_MASK_BIT) {
     tsr_i64 at = h * a->mask.stride[1] + (j >> 3);
-    at += (a->flags & TSR_A_MASK_ROWS) ? p->mask_offsets[s->b * a->mask_offsets.stride] +
+    at += (TSR_FLAGS(a) & TSR_A_MASK_ROWS) ? p->mask_offsets[s->b * a->mask_offsets.stride] +
                                              i * p->mask_row_strides[s->b * a->mask_row_strides.stride]
                                        : s->b * a->mask.stride[0] + i * a->mask.stride[2];
     return (p->mask[at] >> (j & 7)) & 1;
@@ -49,7 +49,7 @@ TSR_FN int tsr_mask_flash(const tsr_attn_args *a, const tsr_attn_ptrs *p, const 
   TSR_GLOBAL const tsr_i32 *c = p->flashmask + s->b * a->flashmask.stride[0] +
                                 (h / a->flash_head_div) * a->flashmask.stride[1] + j * a->flashmask.stride[2];
   const tsr_i64 n = a->flashmask.stride[3];
-  if (a->flags & TSR_A_CAUSAL) {
+  if (TSR_FLAGS(a) & TSR_A_CAUSAL) {
     return a->flash_n == 1 ? i < c[0] : i < c[0] || i >= c[n];
   }
   if (a->flash_n == 2) {
@@ -88,9 +88,9 @@ TSR_FN int tsr_mask_blocks(const tsr_attn_args *a, const tsr_attn_ptrs *p, const
 TSR_FN int tsr_mask_allow(const tsr_attn_args *a, const tsr_attn_ptrs *p, const tsr_seq *s, tsr_i32 h, tsr_i64 i,
                           tsr_i64 j) {
   return j < s->kv_len && tsr_mask_position(a, s, i, j) && tsr_mask_boolean(a, p, s, h, i, j) &&
-         (!(a->flags & TSR_A_SEGMENTS) || tsr_mask_segments(a, p, s, i, j)) &&
-         (!(a->flags & TSR_A_FLASHMASK) || tsr_mask_flash(a, p, s, h, i, j)) &&
-         (!(a->flags & TSR_A_BLOCKS) || tsr_mask_blocks(a, p, s, h, i, j));
+         (!(TSR_FLAGS(a) & TSR_A_SEGMENTS) || tsr_mask_segments(a, p, s, i, j)) &&
+         (!(TSR_FLAGS(a) & TSR_A_FLASHMASK) || tsr_mask_flash(a, p, s, h, i, j)) &&
+         (!(TSR_FLAGS(a) & TSR_A_BLOCKS) || tsr_mask_blocks(a, p, s, h, i, j));
 }
 
 #endif

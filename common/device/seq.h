@@ -22,20 +22,20 @@ TSR_FN tsr_i64 tsr_slot(TSR_GLOBAL const void *cu, tsr_i64 stride, tsr_u32 flags
 TSR_FN tsr_seq tsr_seq_load(const tsr_attn_args *a, const tsr_attn_ptrs *p, tsr_i64 b) {
   tsr_seq s;
   s.b = b;
-  s.q_b = (a->flags & TSR_A_Q_PACKED) ? 0 : b;
-  s.k_b = (a->flags & TSR_A_K_PACKED) ? 0 : b;
+  s.q_b = (TSR_FLAGS(a) & TSR_A_Q_PACKED) ? 0 : b;
+  s.k_b = (TSR_FLAGS(a) & TSR_A_K_PACKED) ? 0 : b;
   s.q_row0 = 0;
   s.k_row0 = 0;
   s.page0 = 0;
   s.q_len = a->seqlen_q;
   s.kv_len = a->seqlen_k;
-  if (a->flags & TSR_A_Q_PACKED) {
-    s.q_len = tsr_min_i64(tsr_slot(p->cu_q, a->cu_q.stride, a->flags, b, a->total_q, &s.q_row0), a->seqlen_q);
+  if (TSR_FLAGS(a) & TSR_A_Q_PACKED) {
+    s.q_len = tsr_min_i64(tsr_slot(p->cu_q, a->cu_q.stride, TSR_FLAGS(a), b, a->total_q, &s.q_row0), a->seqlen_q);
   }
-  if (a->flags & TSR_A_K_PACKED) {
-    s.kv_len = tsr_min_i64(tsr_slot(p->cu_k, a->cu_k.stride, a->flags, b, a->total_k, &s.k_row0), a->seqlen_k);
+  if (TSR_FLAGS(a) & TSR_A_K_PACKED) {
+    s.kv_len = tsr_min_i64(tsr_slot(p->cu_k, a->cu_k.stride, TSR_FLAGS(a), b, a->total_k, &s.k_row0), a->seqlen_k);
   }
-  if (a->flags & TSR_A_PAGED_CSR) {
+  if (TSR_FLAGS(a) & TSR_A_PAGED_CSR) {
     const tsr_i64 lo = p->kv_indptr[b * a->u.fwd.kv_indptr.stride];
     const tsr_i64 n = p->kv_indptr[(b + 1) * a->u.fwd.kv_indptr.stride] - lo;
     s.page0 = lo;
@@ -43,14 +43,14 @@ TSR_FN tsr_seq tsr_seq_load(const tsr_attn_args *a, const tsr_attn_ptrs *p, tsr_
         n <= 0 ? 0
                : tsr_min_i64(a->seqlen_k, (n - 1) * a->page_size + p->last_page_len[b * a->u.fwd.last_page_len.stride]);
   }
-  if (a->flags & TSR_A_SEQLENS_Q) {
-    s.q_len = tsr_min_i64(s.q_len, tsr_max_i64(0, tsr_len_at(p->len_q, a->flags, b * a->len_q.stride)));
+  if (TSR_FLAGS(a) & TSR_A_SEQLENS_Q) {
+    s.q_len = tsr_min_i64(s.q_len, tsr_max_i64(0, tsr_len_at(p->len_q, TSR_FLAGS(a), b * a->len_q.stride)));
   }
-  if (a->flags & TSR_A_SEQLENS_K) {
-    s.kv_len = tsr_min_i64(s.kv_len, tsr_max_i64(0, tsr_len_at(p->len_k, a->flags, b * a->len_k.stride)));
+  if (TSR_FLAGS(a) & TSR_A_SEQLENS_K) {
+    s.kv_len = tsr_min_i64(s.kv_len, tsr_max_i64(0, tsr_len_at(p->len_k, TSR_FLAGS(a), b * a->len_k.stride)));
   }
-  s.off = (a->flags & TSR_A_TOP_LEFT) ? 0 : s.kv_len - s.q_len;
-  s.prefix = (a->flags & TSR_A_PREFIX) ? tsr_len_at(p->prefix, a->flags, b * a->prefix.stride) : 0;
+  s.off = (TSR_FLAGS(a) & TSR_A_TOP_LEFT) ? 0 : s.kv_len - s.q_len;
+  s.prefix = (TSR_FLAGS(a) & TSR_A_PREFIX) ? tsr_len_at(p->prefix, TSR_FLAGS(a), b * a->prefix.stride) : 0;
   return s;
 }
 
@@ -61,9 +61,9 @@ typedef struct tsr_kv_pos {
 
 TSR_FN tsr_kv_pos tsr_kv_at(const tsr_attn_args *a, const tsr_attn_ptrs *p, const tsr_seq *s, tsr_i64 j) {
   tsr_kv_pos r;
-  if (a->flags & (TSR_A_PAGED_TABLE | TSR_A_PAGED_CSR)) {
+  if (TSR_FLAGS(a) & (TSR_A_PAGED_TABLE | TSR_A_PAGED_CSR)) {
     const tsr_i64 page = j / a->page_size;
-    r.b = (a->flags & TSR_A_PAGED_TABLE)
+    r.b = (TSR_FLAGS(a) & TSR_A_PAGED_TABLE)
               ? p->block_table[s->b * a->u.fwd.block_table.stride[0] + page * a->u.fwd.block_table.stride[1]]
               : p->kv_indices[(s->page0 + page) * a->u.fwd.kv_indices.stride];
     r.s = j - page * a->page_size;
