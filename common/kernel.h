@@ -11,6 +11,7 @@
 #include "common/device/philox.h"
 #include "common/device/softmax.h"
 #include "common/device/mask.h"
+#include "common/device/tiles.h"
 #include "common/device/numeric.h"
 
 #endif

@@ -1,41 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/tiles.h"
 
-/* Joins what two rules say of one tile: both must allow a pair. */
-static int both(int a, int b) {
-  return a == TSR_TILE_SKIP || b == TSR_TILE_SKIP   ? TSR_TILE_SKIP
-         : a == TSR_TILE_FULL && b == TSR_TILE_FULL ? TSR_TILE_FULL
-                                                    : TSR_TILE_PARTIAL;
-}
-
-static int class_of(int any, int all) {
-  return all ? TSR_TILE_FULL : any ? TSR_TILE_PARTIAL : TSR_TILE_SKIP;
-}
-
-static int class_position(const tsr_attn_args *a, const tsr_seq *s, const tsr__tile_box *box) {
-  const tsr_i64 pos0 = box->i0 + s->off, pos1 = box->i1 - 1 + s->off;
-  const tsr_i64 last = box->j1 - 1;
-  int c = TSR_TILE_FULL;
-  if (a->flags & TSR_A_CAUSAL) {
-    c = both(c, class_of(box->j0 <= tsr_max_i64(pos1, s->prefix - 1), last <= tsr_max_i64(pos0, s->prefix - 1)));
-  }
-  if (a->flags & TSR_A_WINDOW) {
-    const int has_sink = box->j0 < a->sink_tokens, all_sink = last < a->sink_tokens;
-    const tsr_i64 first = tsr_max_i64(box->j0, a->sink_tokens); /* first key that the extents decide */
-    const int outside = (a->window_left >= 0 && last < pos0 - a->window_left) ||
-                        (a->window_right >= 0 && box->j0 > pos1 + a->window_right);
-    const int inside = (a->window_left < 0 || first >= pos1 - a->window_left) &&
-                       (a->window_right < 0 || last <= pos0 + a->window_right);
-    c = both(c, class_of(has_sink || !outside, all_sink || inside));
-  }
-  if (a->flags & TSR_A_CHUNK) {
-    const tsr_i64 q0 = tsr_floor_div(pos0, a->chunk), q1 = tsr_floor_div(pos1, a->chunk);
-    const tsr_i64 k0 = tsr_floor_div(box->j0, a->chunk), k1 = tsr_floor_div(last, a->chunk);
-    c = both(c, class_of(q0 <= k1 && k0 <= q1, q0 == q1 && k0 == k1 && q0 == k0));
-  }
-  return c;
-}
-
 /* Scans one row of a byte mask. */
 static void scan_bytes(const tsr_u8 *m, tsr_i64 stride, tsr_i64 n, int *any, int *all) {
   int some = 0, every = 1;
@@ -85,7 +50,7 @@ static int class_boolean(const tsr__bound *r, const tsr_seq *s, const tsr__tile_
       break;
     }
   }
-  return class_of(any, all);
+  return tsr_class_of(any, all);
 }
 
 static int class_segments(const tsr__bound *r, const tsr_seq *s, const tsr__tile_box *box) {
@@ -104,8 +69,8 @@ static int class_segments(const tsr__bound *r, const tsr_seq *s, const tsr__tile
     k_lo = v < k_lo ? v : k_lo;
     k_hi = v > k_hi ? v : k_hi;
   }
-  return class_of(q_hi >= 0 && k_hi >= 0 && q_lo <= k_hi && k_lo <= q_hi,
-                  q_lo == q_hi && k_lo == k_hi && q_lo == k_lo && q_lo >= 0);
+  return tsr_class_of(q_hi >= 0 && k_hi >= 0 && q_lo <= k_hi && k_lo <= q_hi,
+                      q_lo == q_hi && k_lo == k_hi && q_lo == k_lo && q_lo >= 0);
 }
 
 /* Masked rows [lo, hi) of one key against the rows of a tile. */
@@ -143,7 +108,7 @@ static int class_flash(const tsr__bound *r, const tsr_seq *s, const tsr__tile_bo
       break;
     }
   }
-  return class_of(any, all);
+  return tsr_class_of(any, all);
 }
 
 static int class_blocks(const tsr__bound *r, const tsr_seq *s, const tsr__tile_box *box) {
@@ -162,7 +127,7 @@ static int class_blocks(const tsr__bound *r, const tsr_seq *s, const tsr__tile_b
       break;
     }
   }
-  return class_of(any, all);
+  return tsr_class_of(any, all);
 }
 
 static int class_expression(const tsr__problem *p, const tsr__bound *r, const tsr_seq *s, const tsr__tile_box *box) {
@@ -184,52 +149,23 @@ int tsr__tile_class(const tsr__problem *p, const tsr__bound *bound, const tsr_se
   if (box->i0 >= box->i1 || box->j0 >= box->j1) {
     return TSR_TILE_SKIP;
   }
-  c = class_position(&bound->args, seq, box);
+  c = tsr_class_position(&bound->args, seq, box->i0, box->i1, box->j0, box->j1);
   if (c != TSR_TILE_SKIP && (flags & (TSR_A_MASK_U8 | TSR_A_MASK_BIT))) {
-    c = both(c, class_boolean(bound, seq, box));
+    c = tsr_class_both(c, class_boolean(bound, seq, box));
   }
   if (c != TSR_TILE_SKIP && (flags & TSR_A_SEGMENTS)) {
-    c = both(c, class_segments(bound, seq, box));
+    c = tsr_class_both(c, class_segments(bound, seq, box));
   }
   if (c != TSR_TILE_SKIP && (flags & TSR_A_FLASHMASK)) {
-    c = both(c, class_flash(bound, seq, box));
+    c = tsr_class_both(c, class_flash(bound, seq, box));
   }
   if (c != TSR_TILE_SKIP && (flags & TSR_A_BLOCKS)) {
-    c = both(c, class_blocks(bound, seq, box));
+    c = tsr_class_both(c, class_blocks(bound, seq, box));
   }
   if (c != TSR_TILE_SKIP && p->mask_expr != NULL) {
-    c = both(c, class_expression(p, bound, seq, box));
+    c = tsr_class_both(c, class_expression(p, bound, seq, box));
   }
   return c;
-}
-
-/* Keys that rows at positions [pos0, pos1] can see by position rules: [0, sink) and [lo, hi), a superset. */
-typedef struct span {
-  tsr_i64 sink, lo, hi;
-} span;
-
-static span visible_span(const tsr_attn_args *a, tsr_i64 prefix, tsr_i64 pos0, tsr_i64 pos1, tsr_i64 kv_len) {
-  span v = {0, 0, kv_len};
-  if (a->flags & TSR_A_WINDOW) {
-    v.sink = a->sink_tokens;
-    if (a->window_left >= 0) {
-      v.lo = tsr_max_i64(v.lo, pos0 - a->window_left);
-    }
-    if (a->window_right >= 0) {
-      v.hi = tsr_min_i64(v.hi, pos1 + a->window_right + 1);
-    }
-  }
-  v.hi = tsr_max_i64(v.hi, tsr_min_i64(v.sink, kv_len)); /* one upper end for both pieces */
-  if (a->flags & TSR_A_CAUSAL) {
-    v.hi = tsr_min_i64(v.hi, tsr_max_i64(pos1 + 1, prefix));
-  }
-  if (a->flags & TSR_A_CHUNK) {
-    const tsr_i64 start = tsr_floor_div(pos0, a->chunk) * a->chunk;
-    v.lo = tsr_max_i64(v.lo, start);
-    v.sink = v.sink > start ? v.sink : 0; /* a sink before the chunk is invisible */
-    v.hi = tsr_min_i64(v.hi, (tsr_floor_div(pos1, a->chunk) + 1) * a->chunk);
-  }
-  return v;
 }
 
 static tsr_i64 tiles_in(tsr_i64 lo, tsr_i64 hi, tsr_i64 tile) {
@@ -239,7 +175,7 @@ static tsr_i64 tiles_in(tsr_i64 lo, tsr_i64 hi, tsr_i64 tile) {
 tsr__kv_iter tsr__kv_first(const tsr__problem *p, const tsr__bound *bound, const tsr_seq *seq, tsr_i32 h0, tsr_i32 h1,
                            tsr_i64 i0, tsr_i64 i1, tsr_i64 kv_lo, tsr_i64 kv_hi, tsr_i64 tile_k) {
   tsr__kv_iter it = {p, bound, seq, {i0, i1, 0, 0, h0, h1}, tile_k, kv_lo, kv_hi, 0, 0, 0, TSR_TILE_SKIP};
-  const span v = visible_span(&bound->args, seq->prefix, i0 + seq->off, i1 - 1 + seq->off, seq->kv_len);
+  const tsr_span v = tsr_span_visible(&bound->args, seq->prefix, i0 + seq->off, i1 - 1 + seq->off, seq->kv_len);
   it.end = i0 < i1 ? tsr_min_i64(kv_hi, seq->kv_len) : kv_lo;
   if (v.hi < it.end) {
     const tsr_i64 hi = tsr_max_i64(v.hi, kv_lo);
@@ -252,7 +188,8 @@ tsr__kv_iter tsr__kv_first(const tsr__problem *p, const tsr__bound *bound, const
 
 int tsr__kv_next(tsr__kv_iter *it) {
   const tsr_seq *s = it->seq;
-  const span v = visible_span(&it->bound->args, s->prefix, it->rows.i0 + s->off, it->rows.i1 - 1 + s->off, s->kv_len);
+  const tsr_span v =
+      tsr_span_visible(&it->bound->args, s->prefix, it->rows.i0 + s->off, it->rows.i1 - 1 + s->off, s->kv_len);
   const tsr_i64 sink_end = (v.sink + it->tile_k - 1) / it->tile_k * it->tile_k;
   const tsr_i64 window_start = tsr_max_i64(v.lo, 0) / it->tile_k * it->tile_k;
   while (it->next < it->end) {
@@ -284,7 +221,7 @@ void tsr__tiles_count(const tsr__problem *p, int64_t tile_q, int64_t tile_k, int
   tsr__bind_layout(p, &a);
   for (int64_t i0 = 0; i0 < p->seqlen_q && p->seqlen_k > 0; i0 += tile_q) {
     const int64_t i1 = tsr_min_i64(i0 + tile_q, p->seqlen_q);
-    const span v = visible_span(&a, 0, i0 + off, i1 - 1 + off, p->seqlen_k);
+    const tsr_span v = tsr_span_visible(&a, 0, i0 + off, i1 - 1 + off, p->seqlen_k);
     const int64_t hi = tsr_max_i64(v.hi, 0), lo = tsr_min_i64(tsr_max_i64(v.lo, 0), hi);
     const int64_t window = tiles_in(lo, hi, tile_k);
     const int64_t before = hi > lo ? lo / tile_k : (hi + tile_k - 1) / tile_k; /* whole tiles left of the window */
