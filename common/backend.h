@@ -109,7 +109,8 @@ typedef struct tsr__backend {
   int32_t abi; /* TSR__BACKEND_ABI */
   const char *name;
   int32_t computes; /* 0: never picked by default */
-  /* Number of devices; 0 with a one-line reason if the back end cannot be used here. */
+  /* Number of devices; 0 with a one-line reason if the back end cannot be used here. Asked once a context, when somebody
+   * wants to know. */
   int32_t (*count)(const tsr__host *host, char *why_not, size_t why_not_bytes);
   tsr_status (*open)(const tsr__host *host, int32_t index, tsr__device *dev, tsr_error *err);
   void (*close)(tsr__device *dev);
@@ -134,6 +135,14 @@ typedef struct tsr__backend {
   tsr_status (*run_merge)(const tsr__device *dev, const tsr__op_problem *p, const tsr__plan_build *build,
                           const tsr_merge_args *args, tsr_error *err);
 } tsr__backend;
+
+/* For a back end's own public entry points, e.g. a device given by native handles. `open` fills *dev as
+ * tsr__backend.open does; `handles` is what it is handed. Errors: TSR_INVALID, TSR_OUT_OF_MEMORY, those of open. */
+typedef tsr_status tsr__open_fn(const tsr__host *host, const void *handles, tsr__device *dev, tsr_error *err);
+tsr_status tsr__device_adopt(tsr_context *context, const tsr__backend *backend, tsr__open_fn *open, const void *handles,
+                             tsr_device **device, tsr_error *err);
+/* What a back end knows of a device; NULL for NULL and for devices of other back ends. */
+const tsr__device *tsr__device_of(const tsr_device *device, const tsr__backend *backend);
 
 /* The back ends of this build, generated from backends/meson.build; NULL-terminated. */
 extern const tsr__backend *const tsr__backends[];

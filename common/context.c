@@ -52,11 +52,25 @@ static tsr_status add_backend(tsr_context *c, const tsr__backend *backend, void 
   }
   c->backends[n] = backend;
   c->modules[n] = module;
-  c->device_count[n] = backend->count(&c->host, c->why_not[n], sizeof(c->why_not[n]));
+  c->device_count[n] = -1;
   c->num_backends = n + 1;
-  tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d devices%s%s", backend->name, c->device_count[n],
-           c->device_count[n] == 0 ? ", " : "", c->device_count[n] == 0 ? c->why_not[n] : "");
   return TSR_OK;
+}
+
+/* Devices of back end i, asked of it when somebody first wants to know: a driver may take a second to wake. */
+static int32_t count_devices(const tsr_context *context, int32_t i) {
+  tsr_context *c = (tsr_context *)context; /* the object itself is never const */
+  const tsr__backend *backend = c->backends[i];
+  int32_t n;
+  pthread_mutex_lock(&c->count_lock);
+  if (c->device_count[i] < 0) {
+    c->device_count[i] = backend->count(&c->host, c->why_not[i], sizeof(c->why_not[i]));
+    tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d devices%s%s", backend->name, c->device_count[i],
+             c->device_count[i] == 0 ? ", " : "", c->device_count[i] == 0 ? c->why_not[i] : "");
+  }
+  n = c->device_count[i];
+  pthread_mutex_unlock(&c->count_lock);
+  return n;
 }
 
 static tsr_status fill_context(tsr_context *c, const tsr_context_params *p, const tsr__env *env, tsr_error *err) {
@@ -120,8 +134,10 @@ tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **co
     return tsr__fail(err, TSR_OUT_OF_MEMORY, "", "no memory for a context of %zu bytes", sizeof(*c));
   }
   atomic_init(&c->refs, 1);
+  pthread_mutex_init(&c->count_lock, NULL);
   st = fill_context(c, &p, &env, err);
   if (st != TSR_OK) {
+    pthread_mutex_destroy(&c->count_lock);
     tsr__alloc_free(&alloc, c);
     return st;
   }
@@ -139,6 +155,7 @@ void tsr_context_destroy(tsr_context *context) {
       dlclose(context->modules[i]);
     }
   }
+  pthread_mutex_destroy(&context->count_lock);
   alloc = context->host.alloc;
   tsr__alloc_free(&alloc, context);
 }
@@ -157,7 +174,7 @@ tsr_status tsr_backend_get(const tsr_context *context, int32_t index, tsr_backen
                      context->num_backends);
   }
   out.name = context->backends[index]->name;
-  out.device_count = context->device_count[index];
+  out.device_count = count_devices(context, index);
   out.why_not = out.device_count == 0 ? context->why_not[index] : NULL;
   return tsr__struct_export(info, info->size, &out, sizeof(out), err);
 }
@@ -231,9 +248,10 @@ static int parse_device(const char *name, char *backend, size_t bytes, int32_t *
 static tsr_status find_device(const tsr_context *c, const char *name, int32_t *backend, int32_t *ordinal,
                               tsr_error *err) {
   char wanted[32];
+  int32_t count;
   if (name == NULL || *name == '\0') {
     for (int32_t i = 0; i < c->num_backends; i++) {
-      if (c->backends[i]->computes && c->device_count[i] > 0) {
+      if (c->backends[i]->computes && count_devices(c, i) > 0) {
         *backend = i;
         *ordinal = 0;
         return TSR_OK;
@@ -248,11 +266,12 @@ static tsr_status find_device(const tsr_context *c, const char *name, int32_t *b
     if (strcmp(c->backends[i]->name, wanted) != 0) {
       continue;
     }
-    if (c->device_count[i] == 0) {
+    count = count_devices(c, i);
+    if (count == 0) {
       return tsr__fail(err, TSR_BACKEND_MISSING, "name", "%s: %s", wanted, c->why_not[i]);
     }
-    if (*ordinal >= c->device_count[i]) {
-      return tsr__fail(err, TSR_INVALID, "name", "%s: there are only %d devices", name, c->device_count[i]);
+    if (*ordinal >= count) {
+      return tsr__fail(err, TSR_INVALID, "name", "%s: there are only %d devices", name, count);
     }
     *backend = i;
     return TSR_OK;
@@ -260,27 +279,50 @@ static tsr_status find_device(const tsr_context *c, const char *name, int32_t *b
   return tsr__fail(err, TSR_BACKEND_MISSING, "name", "this build has no back end \"%s\"", wanted);
 }
 
+/* What open_ordinal is handed. */
+struct ordinal {
+  const tsr__backend *backend;
+  int32_t index;
+};
+
+static tsr_status open_ordinal(const tsr__host *host, const void *handles, tsr__device *dev, tsr_error *err) {
+  const struct ordinal *o = handles;
+  return o->backend->open(host, o->index, dev, err);
+}
+
 tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **device, tsr_error *err) {
-  int32_t backend = 0, ordinal = 0;
+  struct ordinal which = {NULL, 0};
+  int32_t backend = 0;
+  tsr_status st;
+  if (context == NULL || device == NULL) {
+    return tsr__fail(err, TSR_INVALID, context == NULL ? "context" : "device", "a required pointer is NULL");
+  }
+  *device = NULL;
+  st = find_device(context, name != NULL ? name : context->device, &backend, &which.index, err);
+  if (st != TSR_OK) {
+    return st;
+  }
+  which.backend = context->backends[backend];
+  return tsr__device_adopt(context, which.backend, open_ordinal, &which, device, err);
+}
+
+tsr_status tsr__device_adopt(tsr_context *context, const tsr__backend *backend, tsr__open_fn *open, const void *handles,
+                             tsr_device **device, tsr_error *err) {
   tsr_device *d;
   tsr_status st;
   if (context == NULL || device == NULL) {
     return tsr__fail(err, TSR_INVALID, context == NULL ? "context" : "device", "a required pointer is NULL");
   }
   *device = NULL;
-  st = find_device(context, name != NULL ? name : context->device, &backend, &ordinal, err);
-  if (st != TSR_OK) {
-    return st;
-  }
   d = tsr__alloc_zero(&context->host.alloc, sizeof(*d));
   if (d == NULL) {
     return tsr__fail(err, TSR_OUT_OF_MEMORY, "", "no memory for a device of %zu bytes", sizeof(*d));
   }
   atomic_init(&d->refs, 1);
   d->context = context;
-  d->backend = context->backends[backend];
+  d->backend = backend;
   d->dev.host = &context->host;
-  st = d->backend->open(&context->host, ordinal, &d->dev, err);
+  st = open(&context->host, handles, &d->dev, err);
   if (st != TSR_OK) {
     tsr__alloc_free(&context->host.alloc, d);
     return st;
@@ -288,6 +330,10 @@ tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **
   atomic_fetch_add_explicit(&context->refs, 1, memory_order_relaxed);
   *device = d;
   return tsr__ok(err);
+}
+
+const tsr__device *tsr__device_of(const tsr_device *device, const tsr__backend *backend) {
+  return device != NULL && device->backend == backend ? &device->dev : NULL;
 }
 
 void tsr__device_ref(tsr_device *device) {

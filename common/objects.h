@@ -3,6 +3,7 @@
 #ifndef TSR_COMMON_OBJECTS_H
 #define TSR_COMMON_OBJECTS_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "common/backend.h"
@@ -17,7 +18,8 @@ struct tsr_context {
   char variant[48]; /* forced in every plan, "" : none */
   const tsr__backend *backends[TSR__MAX_BACKENDS];
   void *modules[TSR__MAX_BACKENDS]; /* dlopen handles; NULL for built-in ones */
-  int32_t device_count[TSR__MAX_BACKENDS];
+  pthread_mutex_t count_lock;              /* of the two below, which are filled when first asked for */
+  int32_t device_count[TSR__MAX_BACKENDS]; /* -1: not asked yet */
   char why_not[TSR__MAX_BACKENDS][192];
   int32_t num_backends;
 };
