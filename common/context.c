@@ -363,5 +363,7 @@ tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_e
   out.num_threads = device->dev.num_threads;
   out.computes = device->dev.computes;
   out.local_bytes = device->dev.local_bytes;
+  out.host_memory = device->dev.host_memory;
+  out.memory_kinds = device->dev.memory_kinds;
   return tsr__struct_export(info, info->size, &out, sizeof(out), err);
 }

@@ -114,10 +114,12 @@ typedef struct tsr_device_info {
   const char *name;        /* as tsr_device_open takes it, "cpu:0" */
   const char *description; /* "AMD EPYC ..., 2 threads, v4" */
   const char *backend;
-  const char *isa;     /* instruction set in use: "v4", "sm_90"; "" if there is no such thing */
-  int32_t num_threads; /* CPU: threads a run may use; devices: multiprocessors */
-  int32_t computes;    /* 0: only records launches (null); its outputs stay untouched */
-  int64_t local_bytes; /* local (shared) memory of a work group; CPU: L2 bytes assumed per thread */
+  const char *isa;      /* instruction set in use: "v4", "sm_90"; "" if there is no such thing */
+  int32_t num_threads;  /* CPU: threads a run may use; devices: multiprocessors */
+  int32_t computes;     /* 0: only records launches (null); its outputs stay untouched */
+  int64_t local_bytes;  /* local (shared) memory of a work group; CPU: L2 bytes assumed per thread */
+  int32_t host_memory;  /* 1: tensors are host memory; 0: the device's own, see memory.h */
+  int32_t memory_kinds; /* what tsr_attention_desc.memory may be: bits 1 << TSR_MEMORY_* */
 } tsr_device_info;
 /* Fills *info (its size set by the caller). Errors: TSR_INVALID. */
 TSR_API tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_error *err);

@@ -3,7 +3,7 @@
  * synchronous; nothing is pooled. Frameworks use their own memory and streams, and need none of this.
  *
  * A pointer is what tsr_buffer.ptr takes with TSR_MEMORY_NATIVE: host memory on the CPU, a device pointer on CUDA and
- * HIP, a cl_mem on OpenCL. Aligned to at least 256 bytes. */
+ * HIP, a cl_mem on OpenCL. Aligned to at least 64 bytes. */
 #ifndef TESSERA_MEMORY_H
 #define TESSERA_MEMORY_H
 
