@@ -6,6 +6,7 @@
 #define TSR_DEVICE_DIALECT_H
 
 #if defined(__OPENCL_VERSION__) || defined(__OPENCL_C_VERSION__)
+#pragma OPENCL FP_CONTRACT OFF
 typedef char tsr_i8;
 typedef uchar tsr_u8;
 typedef ushort tsr_u16;
@@ -27,6 +28,7 @@ typedef ulong tsr_u64;
 #define tsr_fma(a, b, c) fma(a, b, c)
 #define tsr_exp2(x) exp2(x)
 #define tsr_rint(x) rint(x)
+#define tsr_fmax(a, b) fmax(a, b)
 typedef float4 tsr_f4;
 #else
 typedef signed char tsr_i8;
@@ -53,6 +55,14 @@ typedef unsigned long long tsr_u64;
 #define tsr_fma(a, b, c) fmaf(a, b, c)
 #define tsr_exp2(x) exp2f(x)
 #define tsr_rint(x) rintf(x)
+#define tsr_log2(x) log2f(x)
+#define tsr_sqrt(x) sqrtf(x)
+#define tsr_sin(x) sinf(x)
+#define tsr_cos(x) cosf(x)
+#define tsr_floor(x) floorf(x)
+#define tsr_abs(x) fabsf(x)
+#define tsr_pow(x, y) powf(x, y)
+#define tsr_fmax(a, b) fmaxf(a, b)
 TSR_FN float tsr_as_f32(tsr_u32 u) {
   union {
     tsr_u32 u;
@@ -69,6 +79,20 @@ TSR_FN tsr_u32 tsr_as_u32(float f) {
   x.f = f;
   return x.u;
 }
+#endif
+
+/* Arithmetic that is rounded once each, never fused: where the compiler knows no pragma for that (else see
+ * common/expr_emit.c), by its intrinsics. */
+#if defined(__CUDACC__) && !defined(__clang__)
+#define tsr_f32_add(x, y) __fadd_rn(x, y)
+#define tsr_f32_sub(x, y) __fsub_rn(x, y)
+#define tsr_f32_mul(x, y) __fmul_rn(x, y)
+#define tsr_f32_div(x, y) __fdiv_rn(x, y)
+#else
+#define tsr_f32_add(x, y) ((x) + (y))
+#define tsr_f32_sub(x, y) ((x) - (y))
+#define tsr_f32_mul(x, y) ((x) * (y))
+#define tsr_f32_div(x, y) ((x) / (y))
 #endif
 
 TSR_FN tsr_i64 tsr_min_i64(tsr_i64 a, tsr_i64 b) {
