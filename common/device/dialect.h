@@ -28,6 +28,13 @@ typedef ulong tsr_u64;
 #define tsr_fma(a, b, c) fma(a, b, c)
 #define tsr_exp2(x) exp2(x)
 #define tsr_rint(x) rint(x)
+#define tsr_log2(x) log2(x)
+#define tsr_sqrt(x) sqrt(x)
+#define tsr_sin(x) sin(x)
+#define tsr_cos(x) cos(x)
+#define tsr_floor(x) floor(x)
+#define tsr_abs(x) fabs(x)
+#define tsr_pow(x, y) pow(x, y)
 #define tsr_fmax(a, b) fmax(a, b)
 typedef float4 tsr_f4;
 #else

@@ -5,6 +5,8 @@
 #define TSR_DEVICE_GPU_H
 
 #define TSR_UNROLL _Pragma("unroll")
+#define TSR_LOOP _Pragma("unroll 1") /* a body too large to repeat */
+#define TSR_RESTRICT restrict
 
 #if defined(__OPENCL_VERSION__) || defined(__OPENCL_C_VERSION__)
 #define TSR_KERNEL(threads) __kernel __attribute__((reqd_work_group_size(threads, 1, 1))) void
@@ -16,6 +18,8 @@
 #define TSR_GROUPS() ((tsr_i64)get_num_groups(0))
 
 #elif defined(__CUDACC__) || defined(__HIP__)
+#undef TSR_RESTRICT
+#define TSR_RESTRICT __restrict__
 typedef struct __attribute__((aligned(16))) tsr_f4 {
   float x, y, z, w;
 } tsr_f4;
@@ -35,10 +39,15 @@ void tsr_emu_barrier(int line);
 tsr_i32 tsr_emu_thread(void);
 tsr_i64 tsr_emu_group(void);
 tsr_i64 tsr_emu_groups(void);
+void tsr_emu_arena(tsr_u8 *arena, int bytes);
 #undef TSR_UNROLL
+#undef TSR_LOOP
 #define TSR_UNROLL
+#define TSR_LOOP
 #define TSR_KERNEL(threads) void
-#define TSR_ARENA(name, bytes) static tsr_u8 name[bytes] __attribute__((aligned(16)))
+#define TSR_ARENA(name, bytes)                            \
+  static tsr_u8 name[bytes] __attribute__((aligned(16))); \
+  tsr_emu_arena(name, bytes)
 #define TSR_BARRIER() tsr_emu_barrier(__LINE__)
 #define TSR_BARRIER_GLOBAL() tsr_emu_barrier(__LINE__)
 #define TSR_THREAD() tsr_emu_thread()
