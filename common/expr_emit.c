@@ -147,7 +147,7 @@ static void put_function(writer *w, const tsr_expr *expr) {
                                           : "float tsr_expr_grad",
       mask ? "" : "float score, ");
   /* CUDA's own compiler knows neither; tsr_f32_add and its kin are intrinsics there. */
-  put(w, "#if defined(__OPENCL_VERSION__)\n#pragma OPENCL FP_CONTRACT OFF\n"
+  put(w, "#if defined(__OPENCL_VERSION__) || defined(__OPENCL_C_VERSION__)\n#pragma OPENCL FP_CONTRACT OFF\n"
          "#elif defined(__clang__)\n#pragma clang fp contract(off)\n#endif\n");
   for (int k = 0; k <= last; k++) {
     put(w, "  const %s v%d = ", expr->node[k].type == TSR_EXPR_F32 ? "float" : "tsr_i64", k);
