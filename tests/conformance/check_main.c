@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the conformance suite.
  * Usage: check_main [--full] [--seed N] [--random N] [--device D] [--variant V] [--isa L] [--filter TEXT] [--case LINE]
- *                   [--threads N] [--seconds S] [--max-work N] [--pairwise FILE] [--report FILE] [--no-properties]
- * [--verbose] */
+ *                   [--threads N] [--seconds S] [--max-work N] [--pairwise FILE] [--report FILE] [--part I/N]
+ *                   [--copies] [--no-properties] [--verbose] */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,10 @@ static int parse(tsr_conformance_options *o, const char *key, const char *value)
     o->pairwise = value;
   } else if (strcmp(key, "--report") == 0) {
     o->report = value;
+  } else if (strcmp(key, "--part") == 0) {
+    if (sscanf(value, "%" SCNd32 "/%" SCNd32, &o->part, &o->parts) != 2 || o->part < 0 || o->part >= o->parts) {
+      return -1;
+    }
   } else {
     return -1;
   }
@@ -74,6 +79,8 @@ int main(int argc, char **argv) {
       options.suite = TSR_CONFORMANCE_FULL;
     } else if (strcmp(argv[n], "--verbose") == 0) {
       options.verbose = 1;
+    } else if (strcmp(argv[n], "--copies") == 0) {
+      options.copies = 1;
     } else if (strcmp(argv[n], "--no-properties") == 0) {
       options.properties_off = 1;
     } else if (parse(&options, argv[n], n + 1 < argc ? argv[n + 1] : NULL) != 1) {

@@ -51,6 +51,8 @@ typedef struct tsr_conformance_options {
   /* For the suite's own test: may change what a run reads or wrote. */
   void (*tamper)(void *user, int32_t when, const tsr_attention_desc *desc, tsr_run_args *args);
   void *user;
+  int32_t copies;      /* 1: runs on the CPU go through tsr_memory_*, as they do on devices with memory of their own */
+  int32_t part, parts; /* processes share the work: this is one of `parts`, 0..parts - 1; give all the same seed */
 } tsr_conformance_options;
 
 enum { TSR_CONFORMANCE_MAX_DEVICES = 32, TSR_CONFORMANCE_MAX_FAILURES = 64 };

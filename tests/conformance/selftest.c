@@ -181,8 +181,8 @@ static void swallow(void *user, const char *text) {
   ((court *)user)->lines++;
 }
 
-/* Runs the case; 1 if the suite says what is expected. */
-static int try_case(const crime *c, int with_crime) {
+/* Runs the case on the CPU, in place or on copies; 1 if the suite says what is expected. */
+static int try_case(const crime *c, int copies, int with_crime) {
   static tsr_conformance_result result;
   tsr_conformance_options options = {0};
   court court = {c, 0};
@@ -191,6 +191,8 @@ static int try_case(const crime *c, int with_crime) {
   options.user = &court;
   options.line = swallow;
   options.tamper = with_crime ? tamper : NULL;
+  options.device = "cpu";
+  options.copies = copies;
   status = tsr_conformance_run(&options, &result);
   if (!with_crime) {
     if (status != 0) {
@@ -234,8 +236,10 @@ static int try_nothing(void) {
 int main(void) {
   int failed = !try_nothing();
   for (size_t n = 0; n < sizeof(crimes) / sizeof(crimes[0]); n++) {
-    failed += !try_case(&crimes[n], 0);
-    failed += !try_case(&crimes[n], 1);
+    for (int copies = 0; copies < 2; copies++) {
+      failed += !try_case(&crimes[n], copies, 0);
+      failed += !try_case(&crimes[n], copies, 1);
+    }
   }
   printf("%d failed\n", failed);
   return failed != 0;

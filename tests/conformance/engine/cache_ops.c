@@ -77,6 +77,20 @@ static tsr_buffer twin(const buffer *b) {
   return tsr_buffer_out(b->twin + BAND);
 }
 
+/* All of `mine`, and the workspace, on a target. */
+static tsr_status arena_mirror(const arena *a, const conf_workspace *w, conf_target *target, conf_mirror *m,
+                               tsr_error *err) {
+  tsr_status st = TSR_OK;
+  conf_mirror_open(m, target->device);
+  for (int n = 0; n < a->count && st == TSR_OK; n++) {
+    st = conf_mirror_add(m, a->b[n].mine, a->b[n].bytes, 1, err);
+  }
+  if (st == TSR_OK && w->bytes > 0) {
+    st = conf_mirror_add(m, w->raw, w->raw_bytes, 1, err);
+  }
+  return st == TSR_OK ? conf_mirror_write(m, err) : st;
+}
+
 /* ---- Append ------------------------------------------------------------------------------------------ */
 
 typedef struct append {
@@ -249,7 +263,24 @@ static void build_append(append *p, int kind, uint64_t seed) {
            z.paged ? " paged" : "", p->desc.cos.dtype != TSR_DTYPE_NONE ? " rotary" : "");
 }
 
-static const char *plan_and_run_append(conf_target *target, append *p, const char *variant, char *why, size_t bytes) {
+static tsr_status run_append(conf_runner *r, conf_target *target, const tsr_plan *plan, const append *p,
+                             const conf_workspace *w, tsr_error *err) {
+  tsr_append_args there = p->args;
+  conf_mirror m;
+  tsr_status st;
+  if (!target->mirrored) {
+    return tsr_run_append(plan, &p->args, err);
+  }
+  st = arena_mirror(&p->a, w, target, &m, err);
+  if (st == TSR_OK) {
+    conf_mirror_map_append(&m, &there);
+    st = tsr_run_append(plan, &there, err);
+  }
+  return conf_mirror_end(r, target, &m, st, err);
+}
+
+static const char *plan_and_run_append(conf_runner *r, conf_target *target, append *p, const char *variant, char *why,
+                                       size_t bytes) {
   tsr_plan *plan = NULL;
   tsr_plan_info info;
   int64_t need = 0, align = 0;
@@ -272,7 +303,7 @@ static const char *plan_and_run_append(conf_target *target, append *p, const cha
   } else if (st == TSR_OK && conf_workspace_make(&w, need, align, 0xa5)) {
     p->args.workspace = need > 0 ? tsr_buffer_out(w.data) : p->args.workspace;
     p->args.workspace_bytes = need;
-    st = tsr_run_append(plan, &p->args, &err);
+    st = run_append(r, target, plan, p, &w, &err);
     if (st == TSR_OK && !conf_workspace_intact(&w)) {
       snprintf(why, bytes, "bytes outside the workspace were written");
     }
@@ -293,7 +324,7 @@ static void check_append(conf_runner *r, conf_target *target, const char *varian
   memset(&err, 0, sizeof(err));
   if (p.a.failed || tsr_reference_append(&p.desc, &p.twin, &err) != TSR_OK) {
     conf_fail(r, NULL, "", p.line, "the oracle: %s", p.a.failed ? "no memory" : err.text);
-  } else if (plan_and_run_append(target, &p, variant, why, sizeof(why)) != NULL) {
+  } else if (plan_and_run_append(r, target, &p, variant, why, sizeof(why)) != NULL) {
     conf_fail(r, target, variant, p.line, "%s", why);
   } else {
     for (int n = 0; n < p.a.count && why[0] == '\0'; n++) {
@@ -444,16 +475,39 @@ static void judge_merge(const merge *p, int64_t b, int64_t h, const double *ref_
   *worst = fmax(*worst, ref > 0 ? error / (2 * plain + u * ref) : 0.0);
 }
 
-static int run_merge(const tsr_plan *plan, tsr_merge_args *args, tsr_error *err) {
+static tsr_status merge_on(conf_runner *r, conf_target *target, const tsr_plan *plan, const merge *p,
+                           const conf_workspace *w, tsr_error *err) {
+  tsr_merge_args there = p->args;
+  tsr_buffer o[MAX_PARTS], lse[MAX_PARTS];
+  conf_mirror m;
+  tsr_status st;
+  if (!target->mirrored) {
+    return tsr_run_merge(plan, &p->args, err);
+  }
+  st = arena_mirror(&p->a, w, target, &m, err);
+  if (st == TSR_OK) {
+    memcpy(o, p->po, sizeof(o));
+    memcpy(lse, p->pl, sizeof(lse));
+    conf_mirror_map(&m, o, p->desc.num_partials);
+    conf_mirror_map(&m, lse, p->desc.num_partials);
+    conf_mirror_map_merge(&m, &there);
+    there.partial_o = o;
+    there.partial_lse = lse;
+    st = tsr_run_merge(plan, &there, err);
+  }
+  return conf_mirror_end(r, target, &m, st, err);
+}
+
+static int run_merge(conf_runner *r, conf_target *target, const tsr_plan *plan, merge *p, tsr_error *err) {
   int64_t need = 0, align = 0;
   conf_workspace w;
   tsr_status st = tsr_plan_workspace(plan, &need, &align, err);
   if (st != TSR_OK || !conf_workspace_make(&w, need, align, 0xff)) {
     return 0;
   }
-  args->workspace = need > 0 ? tsr_buffer_out(w.data) : args->workspace;
-  args->workspace_bytes = need;
-  st = tsr_run_merge(plan, args, err);
+  p->args.workspace = need > 0 ? tsr_buffer_out(w.data) : p->args.workspace;
+  p->args.workspace_bytes = need;
+  st = merge_on(r, target, plan, p, &w, err);
   conf_workspace_free(&w);
   return st == TSR_OK;
 }
@@ -477,7 +531,7 @@ static void check_merge(conf_runner *r, conf_target *target, const char *variant
     snprintf(why, sizeof(why), "no memory");
   } else if (tsr_reference_merge(&p.desc, &p.args, o, lse, &err) != TSR_OK ||
              tsr_plan_merge(target->device, &p.desc, &plan, &err) != TSR_OK ||
-             tsr_plan_get(plan, &info, &err) != TSR_OK || !run_merge(plan, &p.args, &err)) {
+             tsr_plan_get(plan, &info, &err) != TSR_OK || !run_merge(r, target, plan, &p, &err)) {
     snprintf(why, sizeof(why), "%s: %s", tsr_status_name(err.status), err.text);
   } else if (strcmp(info.variant, variant) != 0) {
     snprintf(why, sizeof(why), "this variant was forced, the plan has %s", info.variant);
@@ -527,7 +581,7 @@ static void each_variant(conf_runner *r, conf_target *target, int kind, uint64_t
   const int32_t op = kind == CONF_CACHE_MERGE ? TSR_OP_MERGE : TSR_OP_APPEND;
   const char *v;
   for (int32_t i = 0; (v = tsr_device_variant(target->device, op, i)) != NULL; i++) {
-    if (!conf_wants_variant(r, v)) {
+    if (!conf_wants_variant(r, v) || !conf_my_part(r) || target->lost) {
       continue;
     }
     if (kind == CONF_CACHE_MERGE) {

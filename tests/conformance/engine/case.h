@@ -102,6 +102,11 @@ typedef struct conf_problem {
 conf_problem *conf_problem_build(const conf_case *c);
 void conf_problem_free(conf_problem *p);
 
+/* A tensor's place in the description and in the arguments, by its number; bytes from its first element to its last. */
+const tsr_layout *conf_field_layout(const tsr_attention_desc *desc, int id);
+tsr_buffer *conf_field_buffer(tsr_run_args *args, int id);
+int64_t conf_span_bytes(const tsr_layout *l);
+
 /* The output patterns anew; o and lse of backward are inputs and stay. */
 void conf_problem_poison(conf_problem *p);
 /* NULL, or which byte was touched that must not be: guards and unused elements of outputs, anything of inputs. */

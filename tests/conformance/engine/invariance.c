@@ -160,12 +160,13 @@ static int sizes_of(conf_runner *r, conf_target *target, const char *line, uint6
   if (p == NULL) {
     return 0;
   }
-  st = tsr_plan_attention(target->device, &p->desc, &plan, &err);
+  const tsr_attention_desc desc = conf_desc_on(target, p);
+  st = tsr_plan_attention(target->device, &desc, &plan, &err);
   if (st == TSR_OK) {
     st = tsr_plan_workspace(plan, need, NULL, &err);
   }
   if (st == TSR_OK) {
-    st = tsr_workspace_bound(target->device, &p->desc, bound, NULL, &err);
+    st = tsr_workspace_bound(target->device, &desc, bound, NULL, &err);
   }
   tsr_plan_destroy(plan);
   conf_problem_free(p);
@@ -212,12 +213,14 @@ void conf_invariance(conf_runner *r, uint64_t seed) {
     const char *variant;
     for (int32_t n = 0; target->computes && (variant = tsr_device_variant(target->device, TSR_OP_FORWARD, n)) != NULL;
          n++) {
-      if (conf_wants_variant(r, variant)) {
+      if (conf_wants_variant(r, variant) && conf_my_part(r) && !target->lost) {
         check_invariance(r, target, variant, seed);
       }
     }
     for (size_t n = 0; target->computes && n < 2 * sizeof(bound_items) / sizeof(bound_items[0]); n++) {
-      check_bound(r, target, (int)(n % 2), bound_items[n / 2], seed);
+      if (conf_my_part(r) && !target->lost) {
+        check_bound(r, target, (int)(n % 2), bound_items[n / 2], seed);
+      }
     }
   }
 }

@@ -110,6 +110,7 @@ static int set_up(numpy_case *x, const tsr_test_case *c, int op) {
   x->op = op;
   x->p.c = conf_case_init();
   x->p.c.op = op;
+  x->p.c.seed = conf_rng_for((uint64_t)op, c->name).state; /* what it chooses: the workspace's contents and the like */
   x->p.desc = *d;
   x->p.args = op == TSR_BACKWARD ? c->backward_args : c->forward_args;
   if (op == TSR_FORWARD) {
@@ -291,6 +292,9 @@ static void run_case(conf_runner *r, const tsr_test_case *c, int op) {
   if (r->options->filter != NULL && strstr(line, r->options->filter) == NULL) {
     return;
   }
+  if (!conf_my_part(r)) {
+    return;
+  }
   r->result->cases++;
   if (!set_up(&x, c, op)) {
     conf_fail(r, NULL, "", line, "no memory");
@@ -298,7 +302,7 @@ static void run_case(conf_runner *r, const tsr_test_case *c, int op) {
     conf_fail(r, NULL, "", line, "the oracle: %s", err.text);
   } else {
     for (int n = 0; n < r->num_targets; n++) {
-      if (r->targets[n].computes) {
+      if (r->targets[n].computes && !r->targets[n].lost) {
         run_on(r, &r->targets[n], &x, line);
       }
     }

@@ -97,11 +97,14 @@ static void check_threads(conf_runner *r, conf_target *target, const char *varia
   char why[480] = "", ran[48];
   int failed = p == NULL;
   for (int n = 0; !failed && n < 6; n++) {
-    conf_target again;
+    conf_target again, *on = target;
     const char *differs = NULL;
     p->c.seed ^= (uint64_t)n & 1; /* chooses what the workspace holds */
-    failed = !open_again(r, target, threads[n], &again);
-    if (!failed && conf_run_once(r, &again, variant, p, ran, why, sizeof(why)) != TSR_OK) {
+    if (target->host_memory) {    /* the CPU has threads, and nothing to compile again */
+      on = &again;
+      failed = !open_again(r, target, threads[n], on);
+    }
+    if (!failed && conf_run_once(r, on, variant, p, ran, why, sizeof(why)) != TSR_OK) {
       conf_fail(r, target, variant, line, "%d threads: %s", threads[n], why);
       failed = 1;
     }
@@ -113,7 +116,9 @@ static void check_threads(conf_runner *r, conf_target *target, const char *varia
                 threads[n]);
       failed = 1;
     }
-    close_again(&again);
+    if (on == &again) {
+      close_again(on);
+    }
   }
   if (!failed) {
     conf_pass(r, target, 0.0, line);
@@ -127,11 +132,14 @@ static void check_threads(conf_runner *r, conf_target *target, const char *varia
 enum { CALLERS = 8, REPEATS = 3 };
 
 typedef struct caller {
+  conf_runner *r;
+  conf_target *target;
   const tsr_plan *plan;
   conf_problem *p;
   conf_workspace w;
   const unsigned char *want;
   tsr_status status;
+  tsr_error err;
   const char *differs;
 } caller;
 
@@ -144,7 +152,7 @@ static void *call(void *arg) {
       args.workspace_bytes = c->w.bytes;
     }
     conf_problem_poison(c->p);
-    c->status = tsr_run_attention(c->plan, &args, NULL);
+    c->status = conf_run_attention(c->r, c->target, c->plan, c->p, &c->w, &args, &c->err);
     c->differs = c->status == TSR_OK && c->want != NULL ? conf_outputs_differ(c->p, c->want) : NULL;
   }
   return NULL;
@@ -161,7 +169,7 @@ static const char *call_together(caller callers[CALLERS]) {
   for (int n = 0; n < started; n++) {
     pthread_join(threads[n], NULL);
     if (callers[n].status != TSR_OK) {
-      wrong = tsr_status_name(callers[n].status);
+      wrong = callers[n].err.text;
     } else if (callers[n].differs != NULL) {
       wrong = callers[n].differs;
     } else if (!conf_workspace_intact(&callers[n].w)) {
@@ -186,13 +194,15 @@ static void check_callers(conf_runner *r, conf_target *target, const char *varia
     ok = callers[n].p != NULL;
   }
   if (ok) {
-    tsr_attention_desc desc = callers[0].p->desc;
+    tsr_attention_desc desc = conf_desc_on(target, callers[0].p);
     desc.variant = variant;
     ok = tsr_plan_attention(target->device, &desc, &plan, &err) == TSR_OK &&
          tsr_plan_workspace(plan, &bytes, &align, &err) == TSR_OK;
     wrong = ok ? wrong : err.text;
   }
   for (int n = 0; ok && n < CALLERS; n++) {
+    callers[n].r = r;
+    callers[n].target = target;
     callers[n].plan = plan;
     ok = conf_workspace_make(&callers[n].w, bytes, align, 0xff);
   }
@@ -227,7 +237,7 @@ static const char *const chained_lines[] = {
 };
 
 /* o and lse of the problem from the device. */
-static int forward_on(conf_target *target, const conf_problem *p, char *why, size_t bytes) {
+static int forward_on(conf_runner *r, conf_target *target, const conf_problem *p, char *why, size_t bytes) {
   tsr_attention_desc desc;
   tsr_run_args args;
   tsr_plan *plan = NULL;
@@ -237,6 +247,7 @@ static int forward_on(conf_target *target, const conf_problem *p, char *why, siz
   tsr_status st;
   memset(&w, 0, sizeof(w));
   conf_forward_of(p, &desc, &args);
+  desc.memory = conf_desc_on(target, p).memory;
   st = tsr_plan_attention(target->device, &desc, &plan, &err);
   if (st == TSR_OK) {
     st = tsr_plan_workspace(plan, &size, &align, &err);
@@ -246,7 +257,7 @@ static int forward_on(conf_target *target, const conf_problem *p, char *why, siz
       args.workspace = tsr_buffer_out(w.data);
       args.workspace_bytes = size;
     }
-    st = tsr_run_attention(plan, &args, &err);
+    st = conf_run_attention(r, target, plan, p, &w, &args, &err);
   }
   if (st != TSR_OK) {
     snprintf(why, bytes, "forward: %s", err.text);
@@ -266,7 +277,7 @@ static void check_chain(conf_runner *r, conf_target *target, const char *variant
     return;
   }
   memset(&err, 0, sizeof(err));
-  if (!forward_on(target, p, why, sizeof(why))) {
+  if (!forward_on(r, target, p, why, sizeof(why))) {
     conf_fail(r, target, variant, line, "%s", why);
     conf_problem_free(p);
     return;
@@ -302,7 +313,7 @@ static int takes(conf_runner *r, conf_target *target, const char *variant, const
   if (p == NULL) {
     return 0;
   }
-  desc = p->desc;
+  desc = conf_desc_on(target, p);
   desc.variant = variant;
   tsr_plan_attention(target->device, &desc, &plan, NULL);
   tsr_plan_destroy(plan);
@@ -316,7 +327,7 @@ static void each_variant(conf_runner *r, conf_target *target, const char *line, 
   const int32_t op = line[0] == 'b' ? TSR_OP_BACKWARD : TSR_OP_FORWARD;
   const char *variant;
   for (int32_t n = 0; (variant = tsr_device_variant(target->device, op, n)) != NULL; n++) {
-    if (conf_wants_variant(r, variant) && takes(r, target, variant, line, seed)) {
+    if (conf_wants_variant(r, variant) && conf_my_part(r) && !target->lost && takes(r, target, variant, line, seed)) {
       check(r, target, variant, line, seed);
     }
   }

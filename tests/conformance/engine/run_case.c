@@ -8,17 +8,14 @@
 
 enum { MAX_VARIANTS = 64 };
 
-static double case_seconds(const conf_runner *r) {
-  return r->options->case_seconds > 0 ? r->options->case_seconds : 120.0;
-}
-
 static void tamper(conf_runner *r, int when, const conf_problem *p, tsr_run_args *args) {
   if (r->options->tamper != NULL) {
     r->options->tamper(r->options->user, when, &p->desc, args);
   }
 }
 
-static tsr_status run_plan(conf_runner *r, const tsr_plan *plan, conf_problem *p, char *why, size_t why_bytes) {
+static tsr_status run_plan(conf_runner *r, conf_target *target, const tsr_plan *plan, conf_problem *p, char *why,
+                           size_t why_bytes) {
   tsr_run_args args = p->args;
   tsr_run_stats stats = tsr_run_stats_init();
   int64_t bytes = 0, align = 0;
@@ -36,8 +33,8 @@ static tsr_status run_plan(conf_runner *r, const tsr_plan *plan, conf_problem *p
   args.stats = (p->c.seed & 2) != 0 ? &stats : NULL;
   conf_problem_poison(p);
   tamper(r, TSR_CONFORMANCE_BEFORE_RUN, p, &args);
-  r->deadline = conf_now() + case_seconds(r);
-  st = tsr_run_attention(plan, &args, &err);
+  r->deadline = conf_now() + conf_case_seconds(r);
+  st = conf_run_attention(r, target, plan, p, &w, &args, &err);
   r->deadline = 0.0;
   tamper(r, TSR_CONFORMANCE_AFTER_RUN, p, &args);
   if (st != TSR_OK) {
@@ -53,7 +50,7 @@ static tsr_status run_plan(conf_runner *r, const tsr_plan *plan, conf_problem *p
 
 tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *variant, conf_problem *p, char ran[48],
                          char *why, size_t why_bytes) {
-  tsr_attention_desc desc = p->desc;
+  tsr_attention_desc desc = conf_desc_on(target, p);
   tsr_plan_info info;
   tsr_plan *plan = NULL;
   tsr_error err;
@@ -69,7 +66,7 @@ tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *varian
   st = tsr_plan_get(plan, &info, &err);
   if (st == TSR_OK) {
     snprintf(ran, 48, "%s", info.variant);
-    st = run_plan(r, plan, p, why, why_bytes);
+    st = run_plan(r, target, plan, p, why, why_bytes);
   } else {
     snprintf(why, why_bytes, "the plan cannot be asked: %s", err.text);
   }
@@ -79,7 +76,7 @@ tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *varian
 
 /* A variant that says no must say the same from verdicts and from a plan that forces it. */
 static int same_refusal(conf_runner *r, conf_target *target, conf_problem *p, const tsr_verdict *v, const char *line) {
-  tsr_attention_desc desc = p->desc;
+  tsr_attention_desc desc = conf_desc_on(target, p);
   tsr_plan *plan = NULL;
   tsr_error err;
   tsr_status st;
@@ -136,7 +133,8 @@ static void run_target(conf_runner *r, conf_target *target, conf_problem *p, con
   tsr_verdict verdicts[MAX_VARIANTS];
   int32_t count = MAX_VARIANTS, accepted = 0;
   tsr_error err;
-  const tsr_status st = tsr_attention_verdicts(target->device, &p->desc, verdicts, &count, &err);
+  const tsr_attention_desc desc = conf_desc_on(target, p);
+  const tsr_status st = tsr_attention_verdicts(target->device, &desc, verdicts, &count, &err);
   if (st != TSR_OK) {
     conf_fail(r, target, "", line, "the description is refused: %s", err.text);
     return;
@@ -144,7 +142,7 @@ static void run_target(conf_runner *r, conf_target *target, conf_problem *p, con
   count = count < MAX_VARIANTS ? count : MAX_VARIANTS;
   for (int32_t n = 0; n < count; n++) {
     accepted += verdicts[n].accepted;
-    if (conf_wants_variant(r, verdicts[n].variant)) {
+    if (conf_wants_variant(r, verdicts[n].variant) && !target->lost) {
       run_variant(r, target, p, truth, &verdicts[n], line);
     }
   }
@@ -179,7 +177,7 @@ static void run_built(conf_runner *r, conf_problem *p, const char *line) {
   tsr_error err;
   tsr_status st;
   memset(&err, 0, sizeof(err));
-  r->deadline = conf_now() + 4 * case_seconds(r);
+  r->deadline = conf_now() + 4 * conf_case_seconds(r);
   st = conf_truth_make(r->contexts[0], p, 0, &truth, &err);
   r->deadline = 0.0;
   if (st != TSR_OK) {
@@ -187,18 +185,23 @@ static void run_built(conf_runner *r, conf_problem *p, const char *line) {
     return;
   }
   for (int n = 0; n < r->num_targets; n++) {
-    if (r->targets[n].computes) {
+    if (r->targets[n].computes && !r->targets[n].lost) {
       run_target(r, &r->targets[n], p, &truth, line);
     }
   }
   conf_truth_free(&truth);
 }
 
+int conf_my_part(conf_runner *r) {
+  const int64_t n = r->pieces++;
+  return r->options->parts <= 1 || n % r->options->parts == r->options->part;
+}
+
 void conf_run_case(conf_runner *r, const conf_case *c) {
   char line[640];
   conf_problem *p;
   conf_case_print(c, line, sizeof(line));
-  if (!wanted(r, c, line)) {
+  if (!wanted(r, c, line) || !conf_my_part(r)) {
     return;
   }
   report_progress(r, line);

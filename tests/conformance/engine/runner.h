@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running cases on targets.
  *   target.c      which devices, levels and variants there are
+ *   place.c       where a run's memory is: the host's own, or a mirror of it on the device (mirror.c)
  *   run_case.c    one case on all of them
  *   cover.c       cases for every item and every pair of items
  *   grids.c       the shape grids of other libraries' tests
@@ -15,6 +16,7 @@
 #define TSR_TESTS_CONFORMANCE_RUNNER_H
 
 #include "../conformance.h"
+#include "mirror.h"
 #include "truth.h"
 
 enum { CONF_MAX_TARGETS = TSR_CONFORMANCE_MAX_DEVICES, CONF_MAX_CONTEXTS = 8 };
@@ -28,6 +30,10 @@ typedef struct conf_target {
   char backend[32];
   char level[16];
   int computes;
+  int host_memory;      /* the device's tensors are host memory */
+  int32_t memory_kinds; /* 1 << TSR_MEMORY_* */
+  int mirrored;         /* runs go through copies on the device */
+  int lost;             /* the device is gone, or hangs: nothing more runs on it */
   conf_set promised[2]; /* [op]: items that some variant takes by themselves */
   tsr_conformance_device *stats;
 } conf_target;
@@ -43,6 +49,7 @@ typedef struct conf_runner {
   double begun;    /* seconds */
   double deadline; /* of the run in progress; 0: none */
   int64_t total;   /* cases of the suite */
+  int64_t pieces;  /* of work that came up, of all parts */
   int seconds_used_up;
 } conf_runner;
 
@@ -55,7 +62,8 @@ void conf_targets_close(conf_runner *r);
 tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context,
                                tsr_error *err);
 
-/* Memory for a run, exactly as large and aligned as asked for, between guard bands, poisoned. */
+/* Memory for a run, exactly as large and aligned as asked for, between guard bands, poisoned. On a device a copy of the
+ * whole is as well aligned, and no better. */
 typedef struct conf_workspace {
   unsigned char *raw, *data;
   int64_t raw_bytes, bytes;
@@ -63,6 +71,19 @@ typedef struct conf_workspace {
 int conf_workspace_make(conf_workspace *w, int64_t bytes, int64_t align, unsigned char poison);
 int conf_workspace_intact(const conf_workspace *w);
 void conf_workspace_free(conf_workspace *w);
+
+/* The problem's description for a target: the explicit kind of memory may be its own only. */
+tsr_attention_desc conf_desc_on(const conf_target *target, const conf_problem *p);
+/* Runs a plan on the memory of the problem and of the workspace (bytes 0: none), which the args point to: in place, or
+ * on a mirror of all of it, waited for and read back. A device that does not come back in time is lost; its memory is
+ * then not freed. */
+tsr_status conf_run_attention(conf_runner *r, conf_target *target, const tsr_plan *plan, const conf_problem *p,
+                              const conf_workspace *w, const tsr_run_args *args, tsr_error *err);
+/* The end of a run on a mirror that st is the status of: waits, reads back, closes. */
+tsr_status conf_mirror_end(conf_runner *r, conf_target *target, conf_mirror *m, tsr_status st, tsr_error *err);
+/* Waits for a device, at most as long as a case may take: TSR_CANCELLED. */
+tsr_status conf_wait(conf_runner *r, conf_target *target, tsr_error *err);
+double conf_case_seconds(const conf_runner *r);
 
 /* Counts a failure, keeps its texts, prints it. line: the case. */
 void conf_fail(conf_runner *r, conf_target *target, const char *variant, const char *line, const char *format, ...)
@@ -72,6 +93,8 @@ void conf_say(conf_runner *r, const char *format, ...) __attribute__((format(pri
 /* True if variants of that name are wanted. */
 int conf_wants_variant(const conf_runner *r, const char *variant);
 
+/* Asked once for each piece of work: is it this process's? */
+int conf_my_part(conf_runner *r);
 /* Runs a case wherever it can run. */
 void conf_run_case(conf_runner *r, const conf_case *c);
 /* One run of a problem's description with a variant forced ("": none) on a target: plan, workspace, run, workspace

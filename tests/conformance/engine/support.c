@@ -23,7 +23,8 @@ static int ask(const conf_target *target, const conf_problem *p, char *reason, s
   tsr_verdict verdicts[64];
   int32_t count = 64;
   tsr_error err;
-  const tsr_status st = tsr_attention_verdicts(target->device, &p->desc, verdicts, &count, &err);
+  const tsr_attention_desc desc = conf_desc_on(target, p);
+  const tsr_status st = tsr_attention_verdicts(target->device, &desc, verdicts, &count, &err);
   reason[0] = '\0';
   if (st == TSR_UNSUPPORTED) { /* of no variant, whatever the device */
     snprintf(reason, bytes, "%s", err.text);
@@ -228,7 +229,8 @@ static void check_no(conf_runner *r, conf_target *target, const conf_case *c) {
   if (answer == -1) {
     conf_fail(r, target, "", line, "the probe of a feature is no valid description: %s", reason);
   } else if (answer == 0) {
-    const tsr_status st = tsr_plan_attention(target->device, &p->desc, &plan, &err);
+    const tsr_attention_desc desc = conf_desc_on(target, p);
+    const tsr_status st = tsr_plan_attention(target->device, &desc, &plan, &err);
     if (st != TSR_UNSUPPORTED || reason[0] == '\0' || strstr(err.text, reason) == NULL) {
       conf_fail(r, target, "", line, "the table says no (%s), a plan answers %s: %s", reason, tsr_status_name(st),
                 st == TSR_OK ? "" : err.text);
@@ -244,7 +246,7 @@ static void check_probe(conf_runner *r, const conf_case *c) {
   char reason[512];
   int yes = 0;
   for (int n = 0; n < r->num_targets; n++) {
-    conf_problem *p = r->targets[n].computes ? conf_problem_build(c) : NULL;
+    conf_problem *p = r->targets[n].computes && !r->targets[n].lost ? conf_problem_build(c) : NULL;
     if (p != NULL && ask(&r->targets[n], p, reason, sizeof(reason)) == 1) {
       yes = 1;
     } else if (p != NULL) {

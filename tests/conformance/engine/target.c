@@ -70,6 +70,9 @@ static int add_device(conf_runner *r, tsr_context *context, const char *backend,
   }
   t->context = context;
   t->computes = info.computes;
+  t->host_memory = info.host_memory;
+  t->memory_kinds = info.memory_kinds;
+  t->mirrored = !info.host_memory || r->options->copies;
   snprintf(t->backend, sizeof(t->backend), "%s", backend);
   snprintf(t->level, sizeof(t->level), "%s", is_cpu ? level : "");
   snprintf(t->label, sizeof(t->label), "%s:%d%s%s", backend, index, is_cpu ? " " : "", is_cpu ? level : "");
@@ -128,7 +131,9 @@ int conf_targets_open(conf_runner *r) {
 
 void conf_targets_close(conf_runner *r) {
   for (int n = 0; n < r->num_targets; n++) {
-    tsr_device_close(r->targets[n].device);
+    if (!r->targets[n].lost) {
+      tsr_device_close(r->targets[n].device);
+    }
   }
   for (int n = 0; n < r->num_contexts; n++) {
     tsr_context_destroy(r->contexts[n]);
@@ -144,20 +149,17 @@ int conf_wants_variant(const conf_runner *r, const char *variant) {
 enum { WORKSPACE_GUARD = 256 };
 
 int conf_workspace_make(conf_workspace *w, int64_t bytes, int64_t align, unsigned char poison) {
-  uintptr_t at;
+  int64_t before;
   memset(w, 0, sizeof(*w));
   align = align < 64 ? 64 : align;
+  before = (WORKSPACE_GUARD / align | 1) * align; /* an odd multiple: no better aligned than promised */
   w->bytes = bytes;
-  w->raw_bytes = bytes + 3 * align + 2 * WORKSPACE_GUARD;
-  w->raw = malloc((size_t)w->raw_bytes);
+  w->raw_bytes = (before + bytes + WORKSPACE_GUARD + 2 * align - 1) / (2 * align) * (2 * align);
+  w->raw = aligned_alloc((size_t)(2 * align), (size_t)w->raw_bytes);
   if (w->raw == NULL) {
     return 0;
   }
-  at = ((uintptr_t)w->raw + WORKSPACE_GUARD + (uintptr_t)align - 1) & ~((uintptr_t)align - 1);
-  if ((at & (uintptr_t)align) == 0) { /* no better aligned than promised */
-    at += (uintptr_t)align;
-  }
-  w->data = w->raw + (at - (uintptr_t)w->raw);
+  w->data = w->raw + before;
   memset(w->raw, 0x5c, (size_t)w->raw_bytes);
   memset(w->data, poison, (size_t)bytes);
   return 1;

@@ -18,12 +18,20 @@ static const struct {
         {"aux0", offsetof(tsr_attention_desc, aux), offsetof(tsr_run_args, aux)},
     {"aux1", offsetof(tsr_attention_desc, aux) + sizeof(tsr_layout), offsetof(tsr_run_args, aux) + sizeof(tsr_buffer)}};
 
+const tsr_layout *conf_field_layout(const tsr_attention_desc *desc, int id) {
+  return (const tsr_layout *)(const void *)((const char *)desc + fields[id].layout);
+}
+
+tsr_buffer *conf_field_buffer(tsr_run_args *args, int id) {
+  return (tsr_buffer *)(void *)((char *)args + fields[id].buffer);
+}
+
 static int64_t element_bytes(tsr_dtype dtype) {
   const int32_t bits = tsr_dtype_bits(dtype);
   return bits < 8 ? 1 : bits / 8;
 }
 
-static int64_t span_bytes(const tsr_layout *l) {
+int64_t conf_span_bytes(const tsr_layout *l) {
   int64_t last = 0;
   for (int a = 0; a < 4; a++) {
     if (l->shape[a] == 0) {
@@ -112,7 +120,7 @@ int conf_tensor_make(conf_problem *p, int id, int output, const tsr_layout *layo
   const int64_t before = GUARD_BYTES + skew * element_bytes(layout->dtype);
   t->layout = *layout;
   t->output = output;
-  t->raw_bytes = (before + span_bytes(layout) + GUARD_BYTES + 63) / 64 * 64;
+  t->raw_bytes = (before + conf_span_bytes(layout) + GUARD_BYTES + 63) / 64 * 64;
   t->raw = aligned_alloc(64, (size_t)t->raw_bytes);
   t->owned = output ? calloc((size_t)t->raw_bytes, 1) : NULL;
   if (t->raw == NULL || (output && t->owned == NULL)) {
@@ -227,8 +235,9 @@ const char *conf_tensor_intact(const conf_tensor *t, char *text, size_t bytes) {
     if (!t->owned[n] && t->raw[n] != pattern_byte(t, n - before)) {
       snprintf(text, bytes, "%s: byte %lld from element 0 is 0x%02x, must stay 0x%02x: it is %s", t->name,
                (long long)(n - before), t->raw[n], pattern_byte(t, n - before),
-               n < before || n >= before + span_bytes(&t->layout) ? "outside the tensor"
-                                                                  : "between the elements or outside the used lengths");
+               n < before || n >= before + conf_span_bytes(&t->layout)
+                   ? "outside the tensor"
+                   : "between the elements or outside the used lengths");
       return text;
     }
   }
