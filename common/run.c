@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/objects.h"
+#include "tessera/memory.h"
 
 static int is_op(const tsr_plan *plan, int attention, int32_t op) {
   return attention ? plan->problem.op == TSR_OP_FORWARD || plan->problem.op == TSR_OP_BACKWARD : plan->problem.op == op;
@@ -62,24 +63,39 @@ tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *args, tsr_e
   return st == TSR_OK ? tsr__ok(err) : st;
 }
 
-static tsr_status run_with_workspace(tsr_context *context, const tsr_plan *plan, const tsr_run_args *args,
-                                     tsr_error *err) {
-  tsr_run_args own = *args;
-  const int64_t bytes = plan->build.workspace_bytes;
+/* A workspace of host memory, aligned by hand. */
+static tsr_status run_on_host(tsr_context *context, const tsr_plan *plan, tsr_run_args *args, tsr_error *err) {
+  const int64_t bytes = plan->build.workspace_bytes, align = plan->build.workspace_align;
   void *memory = NULL;
   tsr_status st;
   if (bytes > 0) {
-    memory = tsr__alloc_zero(&context->host.alloc, (size_t)(bytes + plan->build.workspace_align));
+    memory = tsr__alloc_zero(&context->host.alloc, (size_t)(bytes + align));
     if (memory == NULL) {
       return tsr__fail(err, TSR_OUT_OF_MEMORY, "workspace", "no memory for a workspace of %lld bytes",
                        (long long)bytes);
     }
-    own.workspace.ptr = (void *)(((uintptr_t)memory + (uintptr_t)plan->build.workspace_align - 1) &
-                                 ~((uintptr_t)plan->build.workspace_align - 1));
-    own.workspace_bytes = bytes;
+    args->workspace.ptr = (void *)(((uintptr_t)memory + (uintptr_t)align - 1) & ~((uintptr_t)align - 1));
+    args->workspace_bytes = bytes;
   }
-  st = tsr_run_attention(plan, &own, err);
+  st = tsr_run_attention(plan, args, err);
   tsr__alloc_free(&context->host.alloc, memory);
+  return st;
+}
+
+/* A workspace of the device's memory, which has to outlive what was enqueued. */
+static tsr_status run_on_device(tsr_device *device, const tsr_plan *plan, tsr_run_args *args, tsr_error *err) {
+  const int64_t bytes = plan->build.workspace_bytes;
+  void *memory = NULL;
+  tsr_status st = bytes > 0 ? tsr_memory_alloc(device, bytes, &memory, err) : TSR_OK;
+  if (st == TSR_OK) {
+    args->workspace.ptr = memory;
+    args->workspace_bytes = bytes;
+    st = tsr_run_attention(plan, args, err);
+  }
+  if (st == TSR_OK) {
+    st = tsr_device_wait(device, args->queue, err);
+  }
+  tsr_memory_free(device, memory);
   return st;
 }
 
@@ -104,15 +120,11 @@ tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *de
     full.size = sizeof(full);
     st = tsr_device_open(context, NULL, &device, err);
   }
-  if (st == TSR_OK && !device->dev.host_memory) {
-    st = tsr__fail(err, TSR_UNSUPPORTED, "", "tsr_attention_once computes on host memory, %s does not; make a plan",
-                   device->dev.name);
-  }
   if (st == TSR_OK) {
     st = tsr_plan_attention(device, desc, &plan, err);
   }
   if (st == TSR_OK) {
-    st = run_with_workspace(context, plan, &full, err);
+    st = device->dev.host_memory ? run_on_host(context, plan, &full, err) : run_on_device(device, plan, &full, err);
   }
   tsr_plan_destroy(plan);
   tsr_device_close(device);

@@ -41,9 +41,10 @@ TSR_API tsr_status tsr_run_attention(const tsr_plan *plan, const tsr_run_args *a
 TSR_API tsr_status tsr_run_append(const tsr_plan *plan, const tsr_append_args *args, tsr_error *err);
 TSR_API tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *args, tsr_error *err);
 
-/* Plans on the context's preferred device, allocates the workspace with the context's hooks, runs, waits: the simple
- * case. args.workspace must be 0. Errors: as tsr_device_open, tsr_plan_attention and tsr_run_attention;
- * TSR_UNSUPPORTED also where the device does not compute on host memory. */
+/* Plans on the context's preferred device, allocates the workspace (with the context's hooks, or on the device), runs,
+ * waits for args.queue: the simple case. The tensors are where the device computes, as for any plan (memory.h copies
+ * them there). args.workspace must be 0. Errors: as tsr_device_open, tsr_plan_attention, tsr_memory_alloc,
+ * tsr_run_attention and tsr_device_wait. */
 TSR_API tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *desc, const tsr_run_args *args,
                                       tsr_error *err);
 
