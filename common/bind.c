@@ -93,7 +93,8 @@ void tsr__bind_layout(const tsr__problem *p, tsr_attn_args *args) {
   args->sink_tokens = d->sink_tokens;
   args->chunk = d->chunk;
   args->page_size = p->page_size;
-  args->num_pages = p->num_pages;
+  args->num_pages = (tsr_i32)tsr_min_i64(p->num_pages, INT32_MAX); /* ids and entries are 32-bit */
+  args->max_pages = (tsr_i32)tsr_min_i64(p->max_pages, INT32_MAX);
   args->heads_q = p->heads_q;
   args->heads_kv = p->heads_kv;
   args->group = p->group;

@@ -82,14 +82,13 @@ enum {
 /* All that a kernel's text depends on; 0 where a kernel does not care, so that it is compiled once. Compared as bytes.
  */
 typedef struct tsr__kernel_key {
-  uint8_t kernel;  /* TSR__KERNEL_* */
-  uint8_t type;    /* of q (and of k, v unless kv_type says otherwise) */
-  uint8_t kv_type; /* of k and v */
+  uint8_t kernel; /* TSR__KERNEL_* */
+  uint8_t type;   /* of q */
+  uint8_t k_type, v_type;
   uint8_t do_type; /* of dout */
   uint8_t rich;    /* 1: with TSR_RICH_FLAGS */
   uint8_t vector;  /* 1: rows of q, k, v (dout) are contiguous and promised to be aligned to 16 bytes */
   uint8_t part;    /* backward: 0 dk and dv, 1 dk alone, 2 dv alone */
-  uint8_t wide;    /* 1: 64-bit inner offsets are needed */
   uint16_t dim;    /* class of the head dimension, see tsr__gpu_dim_class; 0 */
   uint16_t dim_v;
   uint16_t tile_q, tile_k, threads;

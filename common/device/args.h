@@ -84,13 +84,15 @@ typedef struct tsr_attn_args {
   tsr_i64 batch, seqlen_q, seqlen_k;                     /* of this run; dense slot lengths (maxima otherwise) */
   tsr_i64 total_q, total_k;                              /* packed tokens in use */
   tsr_i64 window_left, window_right, sink_tokens, chunk; /* window -1: unlimited */
-  tsr_i64 page_size, num_pages;
+  tsr_i64 page_size;
   tsr_u64 seed, offset;
   tsr_u64 dropout_threshold; /* dropped iff r < threshold, 0..2^32 */
   tsr_i32 heads_q, heads_kv, group, head_dim, head_dim_v;
   tsr_i32 block_rows, block_cols;
   tsr_i32 flash_head_div; /* head of the flashmask = h / this */
   tsr_i32 flash_n;
+  tsr_i32 num_pages;        /* ids below this are pages */
+  tsr_i32 max_pages;        /* entries of a row of the block table, or of kv_indices */
   tsr_i32 k_group, v_group; /* channels that share a scale */
   tsr_u32 flags;            /* TSR_A_* */
   float scale;              /* natural units, > 0 unless the caller gave another */

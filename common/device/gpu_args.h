@@ -47,9 +47,9 @@ typedef struct tsr_launch_args {
   tsr_i32 pack;  /* query heads that share a tile */
   tsr_i32 heads; /* heads_q / pack */
   tsr_i32 num_splits;
-  tsr_i32 group_max; /* room that partial results have by row: 1: rows of q's tensor, 0: batch x seqlen_q */
+  tsr_i32 tile_q; /* rows of a tile, packed heads included */
+  tsr_i32 by_row; /* partial results lie by 1: rows of the packed q, 0: batch x seqlen_q */
   tsr_u8 type[TSR_TYPE_COUNT];
-  tsr_i32 reserved;
 } tsr_launch_args;
 
 #define TSR_ARGS_AUX 8

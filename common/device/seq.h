@@ -36,12 +36,11 @@ TSR_FN tsr_seq tsr_seq_load(const tsr_attn_args *a, const tsr_attn_ptrs *p, tsr_
     s.kv_len = tsr_min_i64(tsr_slot(p->cu_k, a->cu_k.stride, TSR_FLAGS(a), b, a->total_k, &s.k_row0), a->seqlen_k);
   }
   if (TSR_FLAGS(a) & TSR_A_PAGED_CSR) {
-    const tsr_i64 lo = p->kv_indptr[b * a->u.fwd.kv_indptr.stride];
-    const tsr_i64 n = p->kv_indptr[(b + 1) * a->u.fwd.kv_indptr.stride] - lo;
+    const tsr_i64 lo = tsr_min_i64(tsr_max_i64(p->kv_indptr[b * a->u.fwd.kv_indptr.stride], 0), a->max_pages);
+    const tsr_i64 n = tsr_min_i64(p->kv_indptr[(b + 1) * a->u.fwd.kv_indptr.stride], a->max_pages) - lo;
+    const tsr_i64 last = tsr_max_i64(p->last_page_len[b * a->u.fwd.last_page_len.stride], 0);
     s.page0 = lo;
-    s.kv_len =
-        n <= 0 ? 0
-               : tsr_min_i64(a->seqlen_k, (n - 1) * a->page_size + p->last_page_len[b * a->u.fwd.last_page_len.stride]);
+    s.kv_len = n <= 0 ? 0 : tsr_min_i64(a->seqlen_k, (n - 1) * a->page_size + tsr_min_i64(last, a->page_size));
   }
   if (TSR_FLAGS(a) & TSR_A_SEQLENS_Q) {
     s.q_len = tsr_min_i64(s.q_len, tsr_max_i64(0, tsr_len_at(p->len_q, TSR_FLAGS(a), b * a->len_q.stride)));

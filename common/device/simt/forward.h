@@ -48,12 +48,6 @@ typedef struct tsr_fwd {
 #define TSR_I64_AT(offset) ((TSR_LOCAL tsr_i64 *)(f->arena + (offset)))
 #define TSR_I32_AT(offset) ((TSR_LOCAL tsr_i32 *)(f->arena + (offset)))
 
-/* Where row (i, h) of a split is among the partial results. */
-TSR_FN tsr_i64 tsr_partial_at(const tsr_env *e, const tsr_seq *seq, tsr_i32 split, tsr_i64 i, tsr_i32 h) {
-  const tsr_i64 row = e->l->group_max ? seq->q_row0 + i : seq->b * e->a->seqlen_q + i;
-  return (split * e->l->partial_rows + row) * e->a->heads_q + h;
-}
-
 /* S of the tile at hand, as dot products. */
 TSR_FN void tsr_fwd_scores(const tsr_env *e, tsr_fwd *f, const tsr_quant *quant, float s[TSR_RQ][TSR_CK]) {
   const tsr_attn_args *a = e->a;
@@ -77,7 +71,7 @@ TSR_FN void tsr_fwd_scores(const tsr_env *e, tsr_fwd *f, const tsr_quant *quant,
   TSR_LOOP
   for (c0 = 0; c0 < a->head_dim; c0 += TSR_SLICE) {
     tsr_load_slice(e->t, q, TSR_K_TYPE, a->q.stride[3], &q_rows, 0, 0, c0, a->head_dim, TSR_K_TILE_Q, TSR_LD_Q, qs);
-    tsr_load_slice(e->t, k, TSR_K_KV_TYPE, a->k.stride[3], &k_rows, quant, f->kv_head, c0, a->head_dim, TSR_K_TILE_K,
+    tsr_load_slice(e->t, k, TSR_K_K_TYPE, a->k.stride[3], &k_rows, quant, f->kv_head, c0, a->head_dim, TSR_K_TILE_K,
                    TSR_LD_K, ks);
     TSR_BARRIER();
     tsr_outer_slice(e, qs, ks, s);
@@ -229,7 +223,7 @@ TSR_FN void tsr_fwd_tile(const tsr_env *e, tsr_fwd *f, const tsr_quant *k_quant,
   for (first = 0; first < TSR_K_TILE_K && j0 + first < j1; first += TSR_VK) {
     TSR_LOCAL float *vs = TSR_F32_AT(0);
     TSR_BARRIER();
-    tsr_load_natural(e->t, v, TSR_K_KV_TYPE, a->v.stride[3], &v_rows, v_quant, f->kv_head, first, TSR_VK, a->head_dim_v,
+    tsr_load_natural(e->t, v, TSR_K_V_TYPE, a->v.stride[3], &v_rows, v_quant, f->kv_head, first, TSR_VK, a->head_dim_v,
                      TSR_K_DIM_V, vs);
     TSR_BARRIER();
     if (pass == TSR_PASS_PLAIN) {
@@ -315,19 +309,6 @@ TSR_FN int tsr_fwd_bad(const tsr_env *e, const tsr_fwd *f) {
     bad |= e->tr * TSR_RQ + r < f->work.q_rows && l == l && sum != sum;
   }
   return bad;
-}
-
-/* A row's sum l relative to m (natural units) with the sink z (-inf: none): what its O is to be multiplied by. */
-TSR_FN float tsr_finish_row(float m, float l, float z, float kept, float *lse) {
-  if (z == -TSR_INF) {
-    *lse = m + tsr_log(l);
-    return kept / l;
-  } else {
-    const float most = z > m ? z : m, own = tsr_exp(m - most);
-    const float sum = l * own + tsr_exp(z - most);
-    *lse = most + tsr_log(sum);
-    return kept * own / sum;
-  }
 }
 
 /* What each row is to be multiplied by, to local memory (where alpha was); writes LSE, or the state of a split. */

@@ -567,4 +567,25 @@ TSR_FN tsr_philox_key tsr_run_key(const tsr_env *e) {
   return tsr_dropout_key(e->a->seed, e->a->offset);
 }
 
+/* ---- Results -------------------------------------------------------------------------------------- */
+
+/* Where row (i, h) of a split is among the partial results. */
+TSR_FN tsr_i64 tsr_partial_at(const tsr_env *e, const tsr_seq *seq, tsr_i32 split, tsr_i64 i, tsr_i32 h) {
+  const tsr_i64 row = e->l->by_row ? seq->q_row0 + i : seq->b * e->a->seqlen_q + i;
+  return (split * e->l->partial_rows + row) * e->a->heads_q + h;
+}
+
+/* A row's sum l relative to m (natural units) with the sink z (-inf: none): what its O is to be multiplied by. */
+TSR_FN float tsr_finish_row(float m, float l, float z, float kept, float *lse) {
+  if (z == -TSR_INF) {
+    *lse = m + tsr_log(l);
+    return kept / l;
+  } else {
+    const float most = z > m ? z : m, own = tsr_exp(m - most);
+    const float sum = l * own + tsr_exp(z - most);
+    *lse = most + tsr_log(sum);
+    return kept * own / sum;
+  }
+}
+
 #endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The portable family "simt": what it refuses, which kernels a plan needs, and how large their work is. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/gpu_int.h"
+
+enum {
+  TILE_K = 64,
+  FEW_ROWS = 16, /* tile rows of problems with few queries (decode) */
+  FULL_LOCAL_BYTES = 40 * 1024
+};
+
+static int64_t ceil_div(int64_t n, int64_t d) {
+  return (n + d - 1) / d;
+}
+
+static int64_t align_up(int64_t n) {
+  return ceil_div(n, TSR__WORKSPACE_ALIGN) * TSR__WORKSPACE_ALIGN;
+}
+
+/* The class of a head dimension: kernels are compiled for these. */
+static uint16_t dim_class(int32_t dim) {
+  static const uint16_t classes[] = {32, 64, 128, 256};
+  for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+    if (dim <= classes[i]) {
+      return classes[i];
+    }
+  }
+  return 576;
+}
+
+/* ---- Keys ------------------------------------------------------------------------------------------ */
+
+/* Rows that are contiguous, whole in eights, and promised to begin on 16 bytes. */
+static int is_vector(const tsr_layout *l) {
+  const int64_t row_bytes = 8 * tsr_dtype_bits(l->dtype) / 8; /* of eight channels */
+  return l->dtype == TSR_DTYPE_NONE || ((l->stride[3] == 1 || l->shape[3] == 1) && l->shape[3] % 8 == 0 &&
+                                        l->align_bytes >= (row_bytes < 16 ? row_bytes : 16));
+}
+
+static tsr__kernel_key attention_key(const tsr__problem *p, uint8_t kernel, int tile) {
+  const tsr_attention_desc *d = &p->desc;
+  tsr__kernel_key key;
+  memset(&key, 0, sizeof(key));
+  key.kernel = kernel;
+  key.rich = (p->features & TSR_RICH_FLAGS) != 0;
+  key.threads = 128;
+  key.tile_q = 64;
+  key.tile_k = TILE_K;
+  if (tile) {
+    const int vector = is_vector(&d->q) && is_vector(&d->k) && is_vector(&d->v) && is_vector(&d->dout);
+    key.type = (uint8_t)d->q.dtype;
+    key.k_type = (uint8_t)d->k.dtype;
+    key.v_type = (uint8_t)((d->flags & TSR_V_IN_K) != 0 ? d->k.dtype : d->v.dtype);
+    key.vector = (uint8_t)vector;
+    key.score_hash = p->score_expr != NULL ? tsr__expr_hash(p->score_expr) : 0;
+    key.mask_hash = p->mask_expr != NULL ? tsr__expr_hash(p->mask_expr) : 0;
+  }
+  return key;
+}
+
+static void add_kernel(tsr__plan_build *build, const char *name, const tsr__kernel_key *key, int64_t items) {
+  tsr__launch *l = &build->launches[build->num_launches++];
+  memset(l, 0, sizeof(*l));
+  l->name = name;
+  l->items = items;
+  memcpy(l->key, key, sizeof(*key));
+}
+
+/* ---- Forward --------------------------------------------------------------------------------------- */
+
+/* Rows of a tile and threads of a group: O's share of a thread fits its registers, the arena the device's local memory,
+ * and a few rows (decode) do not carry many idle ones. */
+static void forward_geometry(const tsr__device *dev, const tsr__problem *p, tsr__kernel_key *key) {
+  const int64_t rows = p->seqlen_q * p->group;
+  key->dim_v = dim_class(p->head_dim_v);
+  key->threads = key->dim_v > 128 ? 256 : 128;
+  key->tile_q = key->dim_v > 256 || dev->local_bytes < FULL_LOCAL_BYTES ? 32 : 64;
+  if (rows <= FEW_ROWS && !(p->desc.flags & TSR_BATCH_INVARIANT)) {
+    key->tile_q = FEW_ROWS;
+    key->threads = 128;
+  }
+}
+
+static int has_lengths(const tsr__problem *p) {
+  return (p->features & (TSR_A_Q_PACKED | TSR_A_SEQLENS_Q)) != 0;
+}
+
+static void build_forward(const tsr__device *dev, const tsr__problem *p, tsr__plan_build *build) {
+  tsr__kernel_key key = attention_key(p, TSR__KERNEL_FORWARD, 1), small = attention_key(p, TSR__KERNEL_SPLIT_MERGE, 0);
+  const tsr__schedule *s = &build->schedule;
+  const int64_t heads = p->batch * p->heads_q;
+  int64_t used = 0;
+  forward_geometry(dev, p, &key);
+  build->tile_q = key.tile_q;
+  build->tile_k = key.tile_k;
+  build->schedule = tsr__schedule_init(p, key.tile_q, key.tile_k, dev->num_threads);
+  if (s->num_splits > 1) {
+    const int64_t slots = p->batch * p->seqlen_q;
+    const int64_t rows = (p->features & TSR_A_Q_PACKED) ? tsr_min_i64(slots, p->total_q) : slots;
+    build->partial_o = used;
+    used += align_up(s->num_splits * rows * p->heads_q * p->head_dim_v * 4);
+    build->partial_lse = used;
+    used += align_up(s->num_splits * rows * p->heads_q * 2 * 4);
+  }
+  if (tsr__problem_has(p, TSR_SLOT_max_s)) {
+    build->own[TSR__GPU_OWN_ITEM_MAX] = used;
+    used += align_up(s->items * s->pack * 4);
+  }
+  if (has_lengths(p) && s->items > 0) { /* items that exist, counted on the device */
+    build->own[TSR__GPU_OWN_LIST] = used;
+    used += align_up((p->batch + 1) * 8);
+    small.kernel = TSR__KERNEL_PREPARE;
+    add_kernel(build, "prepare", &small, 1);
+  }
+  add_kernel(build, "forward", &key, s->items);
+  if (s->num_splits > 1) {
+    small.kernel = TSR__KERNEL_SPLIT_MERGE;
+    add_kernel(build, "merge", &small, heads * ceil_div(p->seqlen_q, 4)); /* a team of 32 threads a row */
+  }
+  if (tsr__problem_has(p, TSR_SLOT_max_s)) {
+    small.kernel = TSR__KERNEL_MAX_S;
+    add_kernel(build, "max_s", &small, p->heads_q);
+  }
+  if (tsr__problem_has(p, TSR_SLOT_dropout_mask)) {
+    small.kernel = TSR__KERNEL_DROPOUT_MASK;
+    add_kernel(build, "dropout_mask", &small, heads * ceil_div(p->seqlen_q, 16));
+  }
+  build->workspace_bytes = used;
+}
+
+/* ---- The row --------------------------------------------------------------------------------------- */
+
+static int refuse(const tsr__variant *v, const tsr__device *dev, const tsr__op_problem *p, char *reason, size_t bytes) {
+  (void)v;
+  (void)p;
+  if (dev->local_bytes < 31 * 1024) {
+    snprintf(reason, bytes, "needs 31 KiB of local memory, the device has %lld bytes", (long long)dev->local_bytes);
+    return 1;
+  }
+  if (tsr__gpu_of(dev)->max_threads < 256) {
+    snprintf(reason, bytes, "needs work groups of 256, the device has %d", tsr__gpu_of(dev)->max_threads);
+    return 1;
+  }
+  return 0;
+}
+
+static tsr_status build_plan(const tsr__variant *v, const tsr__device *dev, const tsr__op_problem *p,
+                             tsr__plan_build *build, tsr_error *err) {
+  (void)v;
+  for (int i = 0; i < 8; i++) {
+    build->own[i] = -1;
+  }
+  build->workspace_align = 256;
+  switch (p->op) {
+  case TSR_OP_FORWARD: build_forward(dev, &p->attn, build); return TSR_OK;
+  default: return tsr__fail(err, TSR_UNSUPPORTED, "", "no kernel");
+  }
+}
+
+static const tsr__variant simt = {
+    .name = "simt",
+    .op_mask = 1 << TSR_OP_FORWARD | 1 << TSR_OP_BACKWARD | 1 << TSR_OP_APPEND | 1 << TSR_OP_MERGE,
+    .tile_q = 64,
+    .tile_k = TILE_K,
+    .refuse = refuse,
+    .build = build_plan,
+};
+
+const tsr__variant *const tsr__gpu_variants[] = {&simt};
+const int32_t tsr__gpu_num_variants = 1;
