@@ -164,45 +164,83 @@ static void g12_hidden_keys(void **state) {
 
 /* ---- 13 -------------------------------------------------------------------------------------- */
 
+/* Seqlens_k as a device sees them: clamped. */
+static tsr_run_args with_lengths(gy_problem *p, const int64_t *lens, int64_t n) {
+  tsr_layout layout;
+  tsr_run_args args = p->args;
+  gy_ints(p, &layout, &args.seqlens_k, p->desc.seqlens_k.dtype, lens, n);
+  return args;
+}
+
+/* A page id out of range masks its keys: [from[b], 64) of sequence b here. */
+static tsr_attention_desc with_hidden_keys(gy_problem *p, const int64_t *from, tsr_run_args *args) {
+  tsr_attention_desc desc = p->desc;
+  gy_in(p, &desc.mask, &args->mask, tsr_layout_dense(TSR_U8, 2, 1, 1, 64));
+  for (int64_t e = 0; e < 2 * 64; e++) {
+    gy_put(&desc.mask, &args->mask, e / 64, 0, 0, e % 64, e % 64 < from[e / 64]);
+  }
+  return desc;
+}
+
 static void g13_lengths_beyond_the_table(void **state) {
-  static const int64_t full[2] = {64, 33};
+  static const int64_t full[2] = {64, 33}, none[2] = {0, 33}, hidden[2] = {48, 32};
   (void)state;
   for (int n = 0; n < 4; n++) { /* exactly what the table covers, then one more */
     gy_problem *p =
         gy_paged((gy_dims){TSR_FORWARD, floats[n % 3], 2, 3, 0, 4, 2, 32, 32}, (gy_pages){16, TSR_DTYPE_NONE, 0}, full);
+    tsr_attention_desc desc;
+    tsr_run_args args;
+    tsr_layout unused;
     gy_say("a table of 4 columns of 16");
     gy_check(p);
+    args = with_lengths(p, n == 3 ? none : full, 2);
     GY_PUT(p, seqlens_k, 0, 0, 0, 0, n == 0 ? 65 : n == 1 ? 80 : n == 2 ? 1e9 : -1);
-    gy_refused(p, TSR_INVALID, "seqlens_k");
+    gy_refused_numbers(p, "seqlens_k", &p->desc, &args);
     GY_PUT(p, seqlens_k, 0, 0, 0, 0, 64);
+    args = p->args;
+    gy_in(p, &unused, &args.block_table, p->desc.block_table); /* the numbers that are right */
+    memcpy(args.block_table.ptr, p->args.block_table.ptr, (size_t)gy_span_bytes(&unused));
+    desc = with_hidden_keys(p, hidden, &args);
     GY_PUT(p, block_table, 1, 2, 0, 0, n % 2 ? -1 : 8); /* 8 pages: 0 .. 7 */
     GY_PUT(p, block_table, 0, 3, 0, 0, n % 2 ? -5 : 1 << 30);
-    gy_refused(p, TSR_INVALID, "block_table");
+    gy_refused_numbers(p, "block_table", &desc, &args);
     gy_free(p);
   }
   for (int n = 0; n < 3; n++) { /* CSR: the lists end where they say */
     gy_problem *p =
         gy_paged((gy_dims){TSR_FORWARD, floats[n], 2, 3, 0, 4, 2, 32, 32}, (gy_pages){16, TSR_DTYPE_NONE, 1}, full);
+    tsr_attention_desc desc = p->desc;
+    tsr_run_args args = p->args;
+    const int64_t starts[3] = {0, 4, 7}, last[2] = {16, 16}, from[2] = {64, 32};
+    tsr_layout unused;
     gy_say("CSR, wrong list %d", n);
     gy_check(p);
     if (n == 0) {
+      gy_ints(p, &unused, &args.kv_indptr, TSR_I32, starts, 3);
       GY_PUT(p, kv_indptr, 2, 0, 0, 0, 8);
     } else if (n == 1) {
+      gy_ints(p, &unused, &args.last_page_len, TSR_I32, last, 2);
       GY_PUT(p, last_page_len, 1, 0, 0, 0, 17);
     } else {
+      gy_in(p, &unused, &args.kv_indices, p->desc.kv_indices);
+      memcpy(args.kv_indices.ptr, p->args.kv_indices.ptr, (size_t)gy_span_bytes(&unused));
+      desc = with_hidden_keys(p, from, &args);
       GY_PUT(p, kv_indices, 6, 0, 0, 0, 8);
     }
-    gy_refused(p, TSR_INVALID, n == 0 ? "kv_indptr" : n == 1 ? "last_page_len" : "kv_indices");
+    gy_refused_numbers(p, n == 0 ? "kv_indptr" : n == 1 ? "last_page_len" : "kv_indices", &desc, &args);
     gy_free(p);
   }
   for (int n = 0; n < 2; n++) { /* the same kind without pages */
+    static const int64_t all[2] = {30, 30};
     gy_problem *p = gy_dense((gy_dims){n, TSR_F32, 2, 20, 30, 2, 2, 32, 32});
+    tsr_run_args args;
     gy_say("dense, op %d", n);
     GY_IN(p, seqlens_k, tsr_layout_dense(TSR_I64, 2, 1, 1, 1));
     GY_FILL(p, seqlens_k, 30);
     gy_check(p);
+    args = with_lengths(p, all, 2);
     GY_PUT(p, seqlens_k, 1, 0, 0, 0, 31);
-    gy_refused(p, TSR_INVALID, "seqlens_k");
+    gy_refused_numbers(p, "seqlens_k", &p->desc, &args);
     gy_free(p);
   }
 }

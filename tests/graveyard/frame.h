@@ -11,6 +11,7 @@ typedef struct gy_frame {
   uint64_t seed;
   int problems;             /* made so far: each has its own random numbers */
   double started, deadline; /* seconds */
+  gy_problem *all;          /* problems that there are */
 } gy_frame;
 extern gy_frame gy_now;
 

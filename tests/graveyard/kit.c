@@ -78,6 +78,7 @@ int gy_setup(void **state) {
   snprintf(gy_now.where, sizeof(gy_now.where), "no device yet");
   gy_now.seed = text != NULL ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
   gy_now.problems = 0;
+  gy_now.all = NULL; /* those of a test that failed stay behind */
   gy_now.started = seconds();
   gy_now.deadline = gy_now.started + limit;
   alarm(limit + 10); /* should_stop comes first */
@@ -169,12 +170,21 @@ gy_problem *gy_new(void) {
   p->desc = tsr_attention_desc_init();
   p->desc.memory = TSR_MEMORY_HOST;
   p->args = tsr_run_args_init();
+  p->next = gy_now.all;
+  gy_now.all = p;
   snprintf(name, sizeof(name), "%s %d", gy_now.test, gy_now.problems++);
   p->rng = conf_rng_for(gy_now.seed, name);
   return p;
 }
 
 void gy_free(gy_problem *p) {
+  gy_problem **at = &gy_now.all;
+  while (*at != NULL && *at != p) {
+    at = &(*at)->next;
+  }
+  if (*at == p) {
+    *at = p->next;
+  }
   for (int n = 0; n < p->num_memory; n++) {
     munmap(p->memory[n].map, p->memory[n].map_bytes);
   }

@@ -4,7 +4,11 @@
  *
  * Memory: every input ends at (or, with `front`, begins at) a page that may not be touched, and is read-only during
  * runs. Outputs lie between guard bytes; all their bytes hold 0xff (a NaN in any float type) before a run, and those
- * that a run must not write have to hold it afterwards. So does the workspace before a run. Time: every test has a
+ * that a run must not write have to hold it afterwards. So does the workspace before a run. On a device with memory of
+ * its own all of it is copied there, fences apart, and back again: inputs must come back as they were.
+ * Environment: TESSERA_TEST_SEED, TESSERA_TEST_LIMIT (seconds a test may take), TESSERA_TEST_DEVICE (only devices whose
+ * name begins so), TESSERA_TEST_COPIES=1 (the CPU is treated like a device), TESSERA_TEST_DEVICE_GIB (problems that are
+ * larger are left out on devices; 4). Time: every test has a
  * limit, kept by should_stop and by alarm(). */
 #ifndef TSR_TESTS_GRAVEYARD_KIT_H
 #define TSR_TESTS_GRAVEYARD_KIT_H
@@ -44,16 +48,18 @@ typedef struct gy_output {
 } gy_output;
 
 typedef struct gy_problem {
+  struct gy_problem *next; /* of all that there are, the kit's */
   tsr_attention_desc desc; /* complete but for `variant` */
   tsr_run_args args;       /* complete but for the workspace */
   /* The same results, described in a way that the oracle can afford; NULL: desc and args. Shapes of its outputs differ
    * at most in how they are grouped into batch and sequence. */
   const tsr_attention_desc *oracle_desc;
   const tsr_run_args *oracle_args;
-  int front;       /* inputs made from here on begin at a fence */
-  int own_outputs; /* outputs lie in memory made with gy_sparse, which stays writable; the test looks at them itself */
-  int exact_zero;  /* where the oracle gives 0, in both modes, the result is exactly 0 */
-  int may_refuse;  /* no device need support it; where none does, nothing is compared */
+  int front;        /* inputs made from here on begin at a fence */
+  int own_outputs;  /* outputs lie in memory made with gy_sparse, which stays writable; the test looks at them itself */
+  int exact_zero;   /* where the oracle gives 0, in both modes, the result is exactly 0 */
+  int may_refuse;   /* no device need support it; where none does, nothing is compared */
+  int only_devices; /* with memory of their own: what the host would refuse, they clamp */
   int forward_done, evaluated; /* the kit's: o and lse of backward; exact and plain */
   conf_rng rng;
   gy_memory memory[GY_MAX_MEMORY];
@@ -134,6 +140,8 @@ typedef struct gy_target {
   tsr_context *context;
   tsr_device *device;
   char name[64]; /* "cpu:0 v3" */
+  int host_memory;
+  int mirrored; /* runs go through copies on the device */
 } gy_target;
 
 /* All that compute; opened once. */
@@ -146,6 +154,7 @@ typedef struct gy_run {
   tsr_plan *plan;
   tsr_plan_info info;
   unsigned char *workspace; /* guard bytes follow it */
+  int left_out;             /* not refused, but larger than what tests use of a device */
 } gy_run;
 
 /* Plans `p` on a target with a variant; 0: refused, with a reason (anything else fails the test). */
@@ -153,6 +162,10 @@ int gy_plan(gy_problem *p, const gy_target *target, const char *variant, gy_run 
 void gy_unplan(gy_run *run);
 /* Backward: fills o and lse of the problem from the oracle, once; gy_plan does so too. */
 void gy_forward_results(gy_problem *p);
+/* Runs a plan on the memory of p (NULL: of all problems that there are) and a workspace of so many bytes, guards
+ * included: in place, or on copies on the device, waited for and read back. */
+tsr_status gy_run_plan(const gy_target *target, const tsr_plan *plan, const gy_problem *p, const tsr_run_args *args,
+                       const void *workspace, int64_t workspace_bytes, tsr_error *err);
 /* Outputs hold 0xff. */
 void gy_poison(const gy_problem *p);
 /* Poisons outputs and workspace and runs. */
@@ -177,6 +190,12 @@ void gy_check_free(gy_problem *p);
 
 /* Plan or run answers so on every target, naming a field that begins with `field`; nothing is written. */
 void gy_refused(gy_problem *p, tsr_status status, const char *field);
+/* The same where tensors are host memory; devices are not asked. */
+void gy_refused_on_host(gy_problem *p, tsr_status status, const char *field);
+/* The same for what is wrong with a table's numbers, on targets that can see them. Devices are given host copies of
+ * lengths; without any they clamp, which is compared with `clamped`: the same problem but for these numbers. */
+void gy_refused_numbers(gy_problem *p, const char *field, const tsr_attention_desc *clamped_desc,
+                        const tsr_run_args *clamped);
 
 /* A merge or an append on every target and variant, of which each target must have one; the hooks come before and after
  * each run. */

@@ -69,7 +69,7 @@ static void g36_no_queue_on_host_memory(void **state) {
     } else {
       p->args.event = &event;
     }
-    gy_refused(p, TSR_INVALID, n / 2 == 0 ? "queue" : n / 2 == 3 ? "event" : n / 2 == 1 ? "wait_events" : "");
+    gy_refused_on_host(p, TSR_INVALID, n / 2 == 0 ? "queue" : n / 2 == 3 ? "event" : n / 2 == 1 ? "wait_events" : "");
     assert_null(event);
     gy_free(p);
   }
@@ -92,6 +92,7 @@ static void *work(void *user) {
     tsr_plan *plan = NULL;
     tsr_run_args args = w->p->args;
     int64_t bytes = 0, align = 0;
+    w->p->desc.memory = t->host_memory ? TSR_MEMORY_HOST : TSR_MEMORY_NATIVE;
     w->status = tsr_plan_attention(t->device, &w->p->desc, &plan, &w->err);
     if (w->status == TSR_OK) {
       w->status = tsr_plan_workspace(plan, &bytes, &align, &w->err);
@@ -100,7 +101,7 @@ static void *work(void *user) {
       void *workspace = aligned_alloc(4096, (size_t)(bytes + 8191) / 4096 * 4096);
       args.workspace = tsr_buffer_out(bytes > 0 ? workspace : NULL);
       args.workspace_bytes = bytes;
-      w->status = tsr_run_attention(plan, &args, &w->err);
+      w->status = gy_run_plan(t, plan, w->p, &args, workspace, bytes, &w->err);
       free(workspace);
     }
     tsr_plan_destroy(plan);
