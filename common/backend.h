@@ -33,6 +33,11 @@ typedef struct tsr__host {
   void *user;
   const char *cpu_isa; /* "" : none asked for */
   int32_t validate;
+  int32_t compile;       /* TSR_COMPILE_AUTO, _NEVER, _ALWAYS: common/image.c acts on these three */
+  const char *cache_dir; /* "" : none */
+  int64_t (*cache_get)(void *user, const char *name, void *data, int64_t bytes);
+  void (*cache_put)(void *user, const char *name, const void *data, int64_t bytes);
+  const char *nvrtc_path, *hiprtc_path, *opencl_path; /* libraries to open; "" : the back end's fixed names */
 } tsr__host;
 
 /* A problem of any operation. */
@@ -109,8 +114,8 @@ typedef struct tsr__backend {
   int32_t abi; /* TSR__BACKEND_ABI */
   const char *name;
   int32_t computes; /* 0: never picked by default */
-  /* Number of devices; 0 with a one-line reason if the back end cannot be used here. Asked once a context, when somebody
-   * wants to know. */
+  /* Number of devices; 0 with a one-line reason if the back end cannot be used here. Asked once a context, when
+   * somebody wants to know. */
   int32_t (*count)(const tsr__host *host, char *why_not, size_t why_not_bytes);
   tsr_status (*open)(const tsr__host *host, int32_t index, tsr__device *dev, tsr_error *err);
   void (*close)(tsr__device *dev);
