@@ -255,7 +255,7 @@ static int32_t stop_soon(void *user, int64_t done, int64_t total) {
   return atomic_fetch_sub((atomic_int *)user, 1) <= 1;
 }
 
-/* Runs the problem on the best device and expects it to be cancelled after so many questions. */
+/* Runs the problem on the CPU and expects it to be cancelled after so many questions. */
 static void is_stopped(gy_problem *p, int after, int threads) {
   atomic_int questions = after;
   tsr_context_params params = tsr_context_params_init();
@@ -265,6 +265,7 @@ static void is_stopped(gy_problem *p, int after, int threads) {
   params.flags = TSR_CONTEXT_IGNORE_ENV;
   params.num_threads = threads;
   params.should_stop = stop_soon;
+  params.device = "cpu";
   params.user = &questions;
   assert_int_equal(tsr_context_create(&params, &context, &err), TSR_OK);
   st = tsr_attention_once(context, &p->desc, &p->args, &err);
