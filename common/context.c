@@ -26,6 +26,18 @@ static tsr_status check_params(const tsr_context_params *p, tsr_error *err) {
   if (p->parallel_for != NULL && p->num_threads < 1) {
     return tsr__fail(err, TSR_INVALID, "num_threads", "num_threads is 0, must be at least 1 with parallel_for");
   }
+  if (p->compile < 0 || p->compile > TSR_COMPILE_ALWAYS) {
+    return tsr__fail(err, TSR_INVALID, "compile", "compile is %d, must be 0..%d", p->compile, TSR_COMPILE_ALWAYS);
+  }
+  if (p->reserved != 0) {
+    return tsr__fail(err, TSR_INVALID, "reserved", "reserved is %d, must be 0", p->reserved);
+  }
+  if ((p->cache_get == NULL) != (p->cache_put == NULL)) {
+    return tsr__fail(err, TSR_INVALID, "cache_get", "cache_get and cache_put come together, or neither does");
+  }
+  if (p->cache_get != NULL && p->cache_dir != NULL) {
+    return tsr__fail(err, TSR_INVALID, "cache_dir", "cache_dir must be NULL with cache_get");
+  }
   return TSR_OK;
 }
 
@@ -73,6 +85,31 @@ static int32_t count_devices(const tsr_context *context, int32_t i) {
   return n;
 }
 
+/* What images come from. */
+static tsr_status fill_images(tsr_context *c, const tsr_context_params *p, const tsr__env *env, tsr_error *err) {
+  tsr__host *h = &c->host;
+  const struct {
+    char *out;
+    const char *given, *env, *field;
+  } paths[] = {{c->cache_dir, p->cache_dir, p->cache_get == NULL ? env->cache_dir : "", "cache_dir"},
+               {c->nvrtc_path, p->nvrtc_path, env->nvrtc_path, "nvrtc_path"},
+               {c->hiprtc_path, p->hiprtc_path, env->hiprtc_path, "hiprtc_path"},
+               {c->opencl_path, p->opencl_path, env->opencl_path, "opencl_path"}};
+  tsr_status st = TSR_OK;
+  for (size_t i = 0; st == TSR_OK && i < sizeof(paths) / sizeof(paths[0]); i++) {
+    st = take_text(paths[i].out, TSR__ENV_PATH_BYTES, paths[i].given, paths[i].env, paths[i].field, err);
+  }
+  h->compile = p->compile != TSR_COMPILE_DEFAULT ? p->compile : env->compile;
+  h->compile = h->compile != TSR_COMPILE_DEFAULT ? h->compile : TSR_COMPILE_AUTO;
+  h->cache_dir = c->cache_dir;
+  h->cache_get = p->cache_get;
+  h->cache_put = p->cache_put;
+  h->nvrtc_path = c->nvrtc_path;
+  h->hiprtc_path = c->hiprtc_path;
+  h->opencl_path = c->opencl_path;
+  return st;
+}
+
 static tsr_status fill_context(tsr_context *c, const tsr_context_params *p, const tsr__env *env, tsr_error *err) {
   tsr_status st;
   tsr__host *h = &c->host;
@@ -97,6 +134,9 @@ static tsr_status fill_context(tsr_context *c, const tsr_context_params *p, cons
   }
   if (st == TSR_OK) {
     st = take_text(c->variant, sizeof(c->variant), p->variant, env->variant, "variant", err);
+  }
+  if (st == TSR_OK) {
+    st = fill_images(c, p, env, err);
   }
   for (int i = 0; st == TSR_OK && tsr__backends[i] != NULL; i++) {
     st = add_backend(c, tsr__backends[i], NULL, err);

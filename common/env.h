@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+enum { TSR__ENV_PATH_BYTES = 1024 }; /* room of a path, its zero included */
+
 /* Values of the TESSERA_* variables of context.h. Strings are empty when unset; num_threads 0, log_level -1. A value
  * that does not parse or fit counts as unset. */
 typedef struct tsr__env {
@@ -13,6 +15,11 @@ typedef struct tsr__env {
   char device[32];
   char cpu_isa[16];
   char variant[48];
+  int32_t compile; /* TSR_COMPILE_*; TSR_COMPILE_DEFAULT when unset */
+  char cache_dir[TSR__ENV_PATH_BYTES];
+  char nvrtc_path[TSR__ENV_PATH_BYTES];
+  char hiprtc_path[TSR__ENV_PATH_BYTES];
+  char opencl_path[TSR__ENV_PATH_BYTES];
 } tsr__env;
 
 tsr__env tsr__env_read(void);

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "common/backend.h"
+#include "common/env.h"
 
 enum { TSR__MAX_BACKENDS = 16 };
 
@@ -16,8 +17,12 @@ struct tsr_context {
   char device[32]; /* preferred, "" : none */
   char cpu_isa[16];
   char variant[48]; /* forced in every plan, "" : none */
+  char cache_dir[TSR__ENV_PATH_BYTES];
+  char nvrtc_path[TSR__ENV_PATH_BYTES];
+  char hiprtc_path[TSR__ENV_PATH_BYTES];
+  char opencl_path[TSR__ENV_PATH_BYTES];
   const tsr__backend *backends[TSR__MAX_BACKENDS];
-  void *modules[TSR__MAX_BACKENDS]; /* dlopen handles; NULL for built-in ones */
+  void *modules[TSR__MAX_BACKENDS];        /* dlopen handles; NULL for built-in ones */
   pthread_mutex_t count_lock;              /* of the two below, which are filled when first asked for */
   int32_t device_count[TSR__MAX_BACKENDS]; /* -1: not asked yet */
   char why_not[TSR__MAX_BACKENDS][192];

@@ -3,8 +3,12 @@
  *
  *   embed texts OUT.c FOLDER NAME...
  *
- * writes the table of common/kernel_text.h: NAME and the contents of FOLDER/NAME, ended by a zero byte. The same input
- * gives the same output, wherever it lies. */
+ * writes the table of common/kernel_text.h: NAME and the contents of FOLDER/NAME, ended by a zero byte.
+ *
+ *   embed images OUT.c [SOURCE TARGET FILE]...
+ *
+ * writes the table of common/image.h: the contents of FILE, likewise. The same input gives the same output, wherever it
+ * lies. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,16 +87,40 @@ static void embed_texts(FILE *out, const char *folder, char **names, int n) {
   free(bytes);
 }
 
+static void embed_images(FILE *out, char **rows, int n) {
+  size_t *bytes = calloc((size_t)n + 1, sizeof(*bytes));
+  if (bytes == NULL) {
+    die("no memory");
+  }
+  fputs("/* Made by tools/embed.c. */\n#include \"common/image.h\"\n\n", out);
+  for (int i = 0; i < n; i++) {
+    unsigned char *data = read_file(rows[3 * i + 2], &bytes[i]);
+    write_array(out, "image", i, data, bytes[i]);
+    free(data);
+  }
+  fputs("\nconst tsr__embedded_image tsr__embedded_images[] = {\n", out);
+  for (int i = 0; i < n; i++) {
+    fprintf(out, "  {\"%s\", \"%s\", image%d, %zu},\n", rows[3 * i], rows[3 * i + 1], i, bytes[i]);
+  }
+  fputs("  {0, 0, 0, 0}\n};\n", out);
+  free(bytes);
+}
+
 int main(int argc, char **argv) {
+  const int texts = argc >= 4 && strcmp(argv[1], "texts") == 0;
   FILE *out;
-  if (argc < 4 || strcmp(argv[1], "texts") != 0) {
-    die("usage: embed texts OUT.c FOLDER NAME...");
+  if (!texts && !(argc >= 3 && strcmp(argv[1], "images") == 0 && argc % 3 == 0)) {
+    die("usage: embed texts OUT.c FOLDER NAME... or embed images OUT.c [SOURCE TARGET FILE]...");
   }
   out = fopen(argv[2], "w");
   if (out == NULL) {
     die("%s cannot be written", argv[2]);
   }
-  embed_texts(out, argv[3], argv + 4, argc - 4);
+  if (texts) {
+    embed_texts(out, argv[3], argv + 4, argc - 4);
+  } else {
+    embed_images(out, argv + 3, argc / 3 - 1);
+  }
   if (fflush(out) != 0 || ferror(out) || fclose(out) != 0) {
     die("%s: write error", argv[2]);
   }

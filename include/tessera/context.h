@@ -26,10 +26,19 @@ enum {
                                  page ids, lengths on devices */
 };
 
+/* When kernels may be compiled while the program runs. */
+enum {
+  TSR_COMPILE_DEFAULT = 0, /* TESSERA_COMPILE (auto, never or always), or TSR_COMPILE_AUTO */
+  TSR_COMPILE_AUTO = 1,    /* where no image is embedded or cached */
+  TSR_COMPILE_NEVER = 2,   /* a plan whose kernels have no image is TSR_UNSUPPORTED; the error has the image's name */
+  TSR_COMPILE_ALWAYS = 3   /* even where there is an image, which it replaces in the cache */
+};
+
 /* Everything the library may ask of its embedder. All fields but `size` may be 0.
  * Precedence everywhere: explicit field > environment variable > default. The environment is read once,
  * in tsr_context_create: TESSERA_LOG (0..3, logs to stderr if no log hook is set), TESSERA_THREADS,
- * TESSERA_DEVICE, TESSERA_CPU_ISA, TESSERA_VARIANT (see the fields of those names). */
+ * TESSERA_DEVICE, TESSERA_CPU_ISA, TESSERA_VARIANT, TESSERA_COMPILE, TESSERA_CACHE_DIR, TESSERA_NVRTC, TESSERA_HIPRTC,
+ * TESSERA_OPENCL (see the fields of those names). */
 typedef struct tsr_context_params {
   size_t size;    /* sizeof(tsr_context_params) */
   uint64_t flags; /* TSR_CONTEXT_* */
@@ -63,6 +72,30 @@ typedef struct tsr_context_params {
                           what the machine has. One that it lacks is TSR_UNSUPPORTED
                           when the device is opened. */
   const char *variant; /* force a kernel variant by name in every plan that does not name one itself */
+
+  /* Images: what kernels of devices are compiled to. They are embedded in the library, kept in a cache, or compiled
+   * when a plan first needs them, which takes seconds. Without a cache nothing is kept beyond the device. */
+  int32_t compile; /* TSR_COMPILE_* */
+  int32_t reserved;
+  /* Directory of images; NULL = TESSERA_CACHE_DIR or none, and the library never touches the disk. It is made (mode
+   * 0700) when first written to, and may be shared by processes. Used only if it and the file belong to the user and
+   * nobody else may write to them; what is unsafe, damaged or out of date is compiled again. A directory that cannot be
+   * read or written costs a warning in the log. */
+  const char *cache_dir;
+  /* A cache of the embedder's own, instead of a directory (cache_dir must then be NULL, and TESSERA_CACHE_DIR is not
+   * looked at); both or neither. `name` is 32 hexadecimal digits. Entries hold their full key and a checksum: a wrong
+   * or damaged one is not used, but an entry is code, so keep them where only the user can write. cache_get returns the
+   * entry's size, 0 if there is none, and copies it to data if `bytes` is at least that (data is NULL and bytes 0 in
+   * the first call). cache_put keeps a copy; an entry of that name is replaced. Thread-safety: called from any thread.
+   */
+  int64_t (*cache_get)(void *user, const char *name, void *data, int64_t bytes);
+  void (*cache_put)(void *user, const char *name, const void *data, int64_t bytes);
+
+  /* Libraries to open instead of those of their usual names; NULL = TESSERA_NVRTC, TESSERA_HIPRTC, TESSERA_OPENCL or
+   * the usual. */
+  const char *nvrtc_path;
+  const char *hiprtc_path;
+  const char *opencl_path;
 } tsr_context_params;
 
 static inline tsr_context_params tsr_context_params_init(void) {

@@ -40,7 +40,10 @@ class ContextParams(c.Structure):
     _fields_ = [("size", c.c_size_t), ("flags", c.c_uint64), ("alloc", c.c_void_p), ("free", c.c_void_p),
                 ("log", c.c_void_p), ("log_level", c.c_int32), ("num_threads", c.c_int32),
                 ("parallel_for", c.c_void_p), ("should_stop", c.c_void_p), ("user", c.c_void_p),
-                ("device", c.c_char_p), ("cpu_isa", c.c_char_p), ("variant", c.c_char_p)]
+                ("device", c.c_char_p), ("cpu_isa", c.c_char_p), ("variant", c.c_char_p),
+                ("compile", c.c_int32), ("reserved", c.c_int32), ("cache_dir", c.c_char_p),
+                ("cache_get", c.c_void_p), ("cache_put", c.c_void_p),
+                ("nvrtc_path", c.c_char_p), ("hiprtc_path", c.c_char_p), ("opencl_path", c.c_char_p)]
 
 
 def _layouts(names):
