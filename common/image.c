@@ -37,7 +37,7 @@ int32_t tsr__image_fit(const char *target, const char *arch) {
   while (word > 0 && target[word - 1] >= '0' && target[word - 1] <= '9') {
     word--;
   }
-  if (word >= n || memcmp(target, arch, word) != 0) {
+  if (word == target_bytes - 1 || word >= n || memcmp(target, arch, word) != 0) {
     return 0;
   }
   least = read_number(target + word, &target_end);
