@@ -39,6 +39,7 @@ typedef struct tsr_conformance_options {
   const char *cpu_isa;    /* only this level; NULL: all that the machine has */
   const char *filter;     /* only cases whose name or line contains this; NULL: all */
   const char *case_line;  /* only this case, as a failure prints it; NULL: the suite */
+  const char *module;     /* a back end to load, tsr_backend_load; NULL: none */
   const char *pairwise;   /* tests/data/pairwise.bin, whose cases run too; NULL: none */
   const char *report;     /* file to write a JSON report to; NULL: none */
   uint64_t seed;          /* 0: from the clock */

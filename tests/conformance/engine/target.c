@@ -27,12 +27,21 @@ static int32_t past_deadline(void *user, int64_t done, int64_t total) {
 tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context,
                                tsr_error *err) {
   tsr_context_params params = tsr_context_params_init();
+  tsr_status st;
   params.flags = TSR_CONTEXT_IGNORE_ENV;
   params.num_threads = threads;
   params.should_stop = past_deadline;
   params.user = r;
   params.cpu_isa = level[0] != '\0' ? level : NULL;
-  return tsr_context_create(&params, context, err);
+  st = tsr_context_create(&params, context, err);
+  if (st == TSR_OK && r->options->module != NULL) {
+    st = tsr_backend_load(*context, r->options->module, err);
+    if (st != TSR_OK) {
+      tsr_context_destroy(*context);
+      *context = NULL;
+    }
+  }
+  return st;
 }
 
 /* ---- Devices --------------------------------------------------------------------------------------- */
