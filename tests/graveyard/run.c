@@ -135,10 +135,11 @@ static void check_guard(const unsigned char *workspace, int64_t bytes) {
 static tsr_status add_problem(conf_mirror *m, const gy_problem *p, int written, tsr_error *err) {
   tsr_status st = TSR_OK;
   for (int n = 0; n < p->num_memory && st == TSR_OK; n++) {
-    st = conf_mirror_add(m, p->memory[n].body, (int64_t)p->memory[n].body_bytes, written || p->own_outputs, err);
+    st = conf_mirror_add(m, p->memory[n].body, (int64_t)p->memory[n].body_bytes,
+                         written || p->own_outputs ? CONF_MIRROR_OUTPUT : CONF_MIRROR_INPUT, err);
   }
   for (int n = 0; n < p->num_out && st == TSR_OK; n++) {
-    st = conf_mirror_add(m, p->out[n].raw, p->out[n].raw_bytes, 1, err);
+    st = conf_mirror_add(m, p->out[n].raw, p->out[n].raw_bytes, CONF_MIRROR_OUTPUT, err);
   }
   return st;
 }
@@ -151,7 +152,7 @@ static tsr_status mirror_open(conf_mirror *m, const gy_target *target, const gy_
   for (const gy_problem *x = p != NULL ? p : gy_now.all; x != NULL && st == TSR_OK; x = p != NULL ? NULL : x->next) {
     st = add_problem(m, x, p == NULL, err);
   }
-  st = st == TSR_OK ? conf_mirror_add(m, workspace, workspace_bytes, 1, err) : st;
+  st = st == TSR_OK ? conf_mirror_add(m, workspace, workspace_bytes, CONF_MIRROR_OUTPUT, err) : st;
   return st == TSR_OK ? conf_mirror_write(m, err) : st;
 }
 

@@ -83,10 +83,10 @@ static tsr_status arena_mirror(const arena *a, const conf_workspace *w, conf_tar
   tsr_status st = TSR_OK;
   conf_mirror_open(m, target->device);
   for (int n = 0; n < a->count && st == TSR_OK; n++) {
-    st = conf_mirror_add(m, a->b[n].mine, a->b[n].bytes, 1, err);
+    st = conf_mirror_add(m, a->b[n].mine, a->b[n].bytes, CONF_MIRROR_OUTPUT, err);
   }
   if (st == TSR_OK && w->bytes > 0) {
-    st = conf_mirror_add(m, w->raw, w->raw_bytes, 1, err);
+    st = conf_mirror_add(m, w->raw, w->raw_bytes, CONF_MIRROR_OUTPUT, err);
   }
   return st == TSR_OK ? conf_mirror_write(m, err) : st;
 }

@@ -7,11 +7,18 @@
 
 #include "tessera/tessera.h"
 
+/* What becomes of a block after the run. */
+enum {
+  CONF_MIRROR_INPUT = 0,  /* it must have come to no harm */
+  CONF_MIRROR_OUTPUT = 1, /* it is read back */
+  CONF_MIRROR_LEFT = 2    /* an input that nobody looks at again */
+};
+
 typedef struct conf_mirror_block {
   unsigned char *host;
   int64_t bytes;
   void *memory; /* on the device */
-  int written;  /* 1: read back as it is; 0: must come back as it was */
+  int kind;     /* CONF_MIRROR_* */
 } conf_mirror_block;
 
 typedef struct conf_mirror {
@@ -25,15 +32,16 @@ void conf_mirror_open(conf_mirror *m, tsr_device *device);
 void conf_mirror_close(conf_mirror *m);
 
 /* Memory on the device for a block of host memory, which is not copied yet. Blocks do not overlap. */
-tsr_status conf_mirror_add(conf_mirror *m, const void *host, int64_t bytes, int written, tsr_error *err);
+tsr_status conf_mirror_add(conf_mirror *m, const void *host, int64_t bytes, int kind, tsr_error *err);
+/* The tensors of a description that no block has yet, one block each; inputs of that kind. */
+tsr_status conf_mirror_add_tensors(conf_mirror *m, const tsr_attention_desc *desc, const tsr_run_args *args, int inputs,
+                                   tsr_error *err);
 /* All blocks to the device. */
 tsr_status conf_mirror_write(const conf_mirror *m, tsr_error *err);
-/* All blocks back; host pages that are the same already are not written. TSR_DEVICE_ERROR, too, where one that is not
- * `written` came back otherwise. */
+/* Blocks back; host pages that are the same already are not written. TSR_DEVICE_ERROR, too, where an input was written.
+ */
 tsr_status conf_mirror_read(const conf_mirror *m, tsr_error *err);
 
-/* Does an address belong to a block? */
-int conf_mirror_has(const conf_mirror *m, const void *at);
 /* Turns n buffers, those that point into a block, into the device's. */
 void conf_mirror_map(const conf_mirror *m, tsr_buffer *buffers, int64_t n);
 /* Whole argument structs, workspace included; partials of a merge are the caller's. */

@@ -128,25 +128,18 @@ static void add_host_copies(const conf_target *target, const conf_problem *p, co
 }
 
 /* Memory that the problem has made, with its guards; then inputs that the arguments have from elsewhere. */
-static tsr_status fill_mirror(conf_mirror *m, const conf_problem *p, const conf_workspace *w, tsr_run_args *args,
+static tsr_status fill_mirror(conf_mirror *m, const conf_problem *p, const conf_workspace *w, const tsr_run_args *args,
                               tsr_error *err) {
   tsr_status st = TSR_OK;
   for (int id = 0; id < CONF_T_COUNT && st == TSR_OK; id++) {
     if (p->t[id].raw != NULL) {
-      st = conf_mirror_add(m, p->t[id].raw, p->t[id].raw_bytes, 1, err);
+      st = conf_mirror_add(m, p->t[id].raw, p->t[id].raw_bytes, CONF_MIRROR_OUTPUT, err);
     }
   }
   if (st == TSR_OK && w->bytes > 0) {
-    st = conf_mirror_add(m, w->raw, w->raw_bytes, 1, err);
+    st = conf_mirror_add(m, w->raw, w->raw_bytes, CONF_MIRROR_OUTPUT, err);
   }
-  for (int id = 0; id < CONF_T_COUNT && st == TSR_OK; id++) {
-    const tsr_buffer *b = conf_field_buffer(args, id);
-    if (b->ptr != NULL && !conf_mirror_has(m, b->ptr)) {
-      st = conf_mirror_add(m, (unsigned char *)b->ptr + b->offset_bytes,
-                           conf_span_bytes(conf_field_layout(&p->desc, id)), 0, err);
-      *conf_field_buffer(args, id) = tsr_buffer_out((unsigned char *)b->ptr + b->offset_bytes);
-    }
-  }
+  st = st == TSR_OK ? conf_mirror_add_tensors(m, &p->desc, args, CONF_MIRROR_INPUT, err) : st;
   return st == TSR_OK ? conf_mirror_write(m, err) : st;
 }
 
@@ -159,7 +152,7 @@ tsr_status conf_run_attention(conf_runner *r, conf_target *target, const tsr_pla
     return tsr_run_attention(plan, args, err);
   }
   conf_mirror_open(&m, target->device);
-  st = fill_mirror(&m, p, w, &there, err);
+  st = fill_mirror(&m, p, w, args, err);
   if (st == TSR_OK) {
     conf_mirror_map_run(&m, &there);
     add_host_copies(target, p, args, &there);
