@@ -10,16 +10,30 @@
 
 #include "standard.h"
 #include "svg.h"
+#include "tessera/cpu.h"
 
 /* ---- Tessera --------------------------------------------------------------------------------- */
 
 typedef struct library_work {
   engine_plan plan;
+  int32_t times; /* runs between two waits: on a device waiting takes a while of its own */
 } library_work;
 
 static tsr_status run_library(void *arg, tsr_error *err) {
   library_work *work = arg;
-  return tsr_run_attention(work->plan.plan, &work->plan.args, err);
+  return engine_repeat(&work->plan, work->times, err);
+}
+
+/* Enough runs for a device to be busy for some milliseconds. */
+static tsr_status choose_times(const tool_engine *engine, library_work *work, tsr_error *err) {
+  work->times = 1;
+  if (engine->info.host_memory)
+    return TSR_OK;
+  const double start = term_seconds();
+  const tsr_status status = run_library(work, err);
+  const double seconds = term_seconds() - start;
+  work->times = seconds >= 5e-3 ? 1 : seconds <= 5e-5 ? 100 : (int32_t)(5e-3 / seconds);
+  return status;
 }
 
 static tsr_status measure_library(tool_engine *engine, const tool_problem *problem, bench_point *point,
@@ -36,14 +50,24 @@ static tsr_status measure_library(tool_engine *engine, const tool_problem *probl
   }
   if (status != TSR_OK)
     return status;
+  work.times = 1;
   measure_memory_begin(&memory);
   status = engine_prepare(engine, desc, args, &work.plan, err);
   if (status != TSR_OK)
     return status;
   status = run_library(&work, err);
-  point->peak_bytes = measure_memory_end(&memory);
+  /* the system's account knows nothing of a device's memory, but there the workspace is all that a run takes */
+  point->peak_bytes = engine->info.host_memory ? measure_memory_end(&memory) : -1;
+  if (status == TSR_OK)
+    status = engine_fetch(&work.plan, err);
+  if (status == TSR_OK)
+    status = choose_times(engine, &work, err);
   if (status == TSR_OK)
     status = measure_repeat(run_library, &work, point->of.repeats, point->of.min_seconds, &point->time, err);
+  point->time.median /= work.times;
+  point->time.least /= work.times;
+  point->time.most /= work.times;
+  point->time.repeats *= work.times;
   memset(&info, 0, sizeof(info));
   info.size = sizeof(info);
   if (status == TSR_OK)
@@ -51,6 +75,7 @@ static tsr_status measure_library(tool_engine *engine, const tool_problem *probl
   if (status == TSR_OK) {
     snprintf(point->variant, sizeof(point->variant), "%s", info.variant);
     point->flops = info.flops;
+    point->bytes = info.bytes_read + info.bytes_written;
     point->workspace_bytes = info.workspace_bytes;
   }
   engine_release(&work.plan);
@@ -90,6 +115,11 @@ static double largest_difference(const tool_tensor *o, const float *other) {
   return largest;
 }
 
+static const char *best_level(void) {
+  const char *last = strrchr(tsr_cpu_levels(), ' ');
+  return last ? last + 1 : tsr_cpu_levels();
+}
+
 static tsr_status measure_standard(tool_engine *engine, const tool_problem *p, bench_point *point, tsr_error *err) {
   const int64_t available = sysconf(_SC_AVPHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
   tool_tensor copies[3], out;
@@ -97,7 +127,8 @@ static tsr_status measure_standard(tool_engine *engine, const tool_problem *p, b
   measure_memory memory;
   memset(copies, 0, sizeof(copies));
   memset(&work, 0, sizeof(work));
-  work.isa = engine->info.isa;
+  const int host = engine->info.host_memory; /* it runs on the CPU in any case */
+  work.isa = host ? engine->info.isa : best_level();
   work.problem = (standard_problem){NULL,
                                     NULL,
                                     NULL,
@@ -111,7 +142,7 @@ static tsr_status measure_standard(tool_engine *engine, const tool_problem *p, b
                                     p->v_head_dim,
                                     point->of.causal,
                                     (float)(1 / sqrt((double)p->head_dim)),
-                                    engine->info.num_threads};
+                                    host ? engine->info.num_threads : (int32_t)sysconf(_SC_NPROCESSORS_ONLN)};
   const int64_t bytes = point->standard_scratch_bytes = standard_scratch_bytes(&work.problem);
   if (bytes > available / 10 * 8)
     return TSR_OK; /* the table says how much it would need */
@@ -187,7 +218,7 @@ void bench_print_heading(const tool_term *term, int standard) {
     printf("%-5s %4s %6s %-6s %8s %8s %6s %9s %9s %7s", "dtype", "D", "S", "mask", "time", "standard", "ratio",
            "memory", "standard", "ratio");
   else
-    printf("%-7s %4s %7s %-6s %9s %14s  %s", "dtype", "D", "S", "mask", "time", "rate", "variant");
+    printf("%-5s %4s %7s %-6s %9s %14s %10s  %s", "dtype", "D", "S", "mask", "time", "rate", "traffic", "variant");
   printf("%s\n", term_style(term, STYLE_RESET));
 }
 
@@ -229,9 +260,10 @@ void bench_print_point(const tool_term *term, const bench_point *p, int standard
   if (standard)
     print_beside(term, p);
   else
-    printf("%-7s %4lld %7lld %-6s %9s %14s  %s%s, %d runs%s\n", tsr_dtype_name(p->of.dtype), (long long)p->of.head_dim,
-           (long long)p->of.seqlen, p->of.causal ? "causal" : "full", format_seconds(time, p->time.median),
-           format_flops(rate, p->flops / p->time.median), term_style(term, STYLE_DIM), p->variant, p->time.repeats,
+    printf("%-5s %4lld %7lld %-6s %9s %14s %6.1f GB/s  %s%s, %d runs%s\n", tsr_dtype_name(p->of.dtype),
+           (long long)p->of.head_dim, (long long)p->of.seqlen, p->of.causal ? "causal" : "full",
+           format_seconds(time, p->time.median), format_flops(rate, p->flops / p->time.median),
+           p->bytes / p->time.median * 1e-9, term_style(term, STYLE_DIM), p->variant, p->time.repeats,
            term_style(term, STYLE_RESET));
   fflush(stdout);
 }
@@ -264,6 +296,8 @@ void bench_json(json_writer *w, const bench_point *p) {
   time_json(w, "time", &p->time);
   json_put_double(w, "flops", p->flops);
   json_put_double(w, "flops_per_second", p->flops / p->time.median);
+  json_put_double(w, "predicted_bytes", p->bytes);
+  json_put_double(w, "predicted_bytes_per_second", p->bytes / p->time.median);
   json_put_int(w, "workspace_bytes", p->workspace_bytes);
   memory_json(w, "peak_bytes", p->peak_bytes);
   if (p->of.beside_standard) {

@@ -21,8 +21,10 @@ typedef struct bench_point {
   char variant[48];
   measure_time time;
   double flops;
+  double bytes; /* read and written, by the IO model */
   int64_t workspace_bytes;
-  int64_t peak_bytes; /* resident memory beyond inputs and outputs; -1: not known */
+  int64_t
+      peak_bytes; /* resident memory beyond inputs and outputs; -1: not known, or a device's: the workspace is all */
 
   int32_t has_standard; /* 0: not asked for, or its scores do not fit */
   measure_time standard;

@@ -167,36 +167,20 @@ static tsr_status build(append_state *s, tsr_error *err) {
 /* ---- Work ------------------------------------------------------------------------------------ */
 
 static tsr_status compute(append_state *s, tsr_error *err) {
-  tsr_plan *plan;
-  tsr_plan_info info;
-  int64_t bytes = 0, align;
+  engine_block blocks[APPEND_COUNT];
+  engine_report report;
+  int32_t count = 0;
   if (!s->engine.info.computes) {
     tool_error(err, TSR_UNSUPPORTED, "", "device %s records launches and computes nothing", s->engine.info.name);
     return err->status;
   }
-  tsr_status status = tsr_plan_append(s->engine.device, &s->desc, &plan, err);
-  if (status != TSR_OK)
-    return status;
-  memset(&info, 0, sizeof(info));
-  info.size = sizeof(info);
-  status = tsr_plan_get(plan, &info, err);
-  if (status == TSR_OK) {
-    snprintf(s->variant, sizeof(s->variant), "%s", info.variant);
-    status = tsr_plan_workspace(plan, &bytes, &align, err);
+  for (int32_t i = 0; i < APPEND_COUNT; i++) {
+    if (s->tensors[i].dtype != TSR_DTYPE_NONE)
+      blocks[count++] = (engine_block){s->tensors[i].data, s->tensors[i].bytes, is_written(s, i)};
   }
-  void *workspace = status == TSR_OK && bytes > 0 ? engine_pages(bytes) : NULL;
-  if (status == TSR_OK && bytes > 0 && !workspace)
-    tool_error(err, status = TSR_OUT_OF_MEMORY, "workspace", "no memory for %lld bytes", (long long)bytes);
-  if (status == TSR_OK) {
-    tsr_append_args args = s->args;
-    args.workspace = tsr_buffer_out(workspace);
-    args.workspace_bytes = bytes;
-    const double start = term_seconds();
-    status = tsr_run_append(plan, &args, err);
-    s->seconds = term_seconds() - start;
-  }
-  engine_pages_free(workspace, bytes);
-  tsr_plan_destroy(plan);
+  const tsr_status status = engine_append(&s->engine, &s->desc, &s->args, blocks, count, &report, err);
+  snprintf(s->variant, sizeof(s->variant), "%s", report.variant);
+  s->seconds = report.seconds;
   return status;
 }
 

@@ -126,7 +126,11 @@ static void print_context(const tool_engine *engine, const tool_options *o, cons
   printf("batch %lld, %lld heads\n", o->batch.given ? (long long)o->batch.value : 1LL,
          o->heads.given ? (long long)o->heads.value : 8LL);
   if (s->standard)
-    printf("standard: the scores [B,H,S,S] in memory in f32, softmax over them, their product with v; same threads\n");
+    printf("standard: the scores [B,H,S,S] in memory in f32, softmax over them, their product with v; %s\n",
+           engine->info.host_memory ? "same threads" : "on this machine's CPU");
+  if (s->standard && !engine->info.host_memory)
+    printf("memory: of tessera the workspace on %s, of standard the peak on the CPU, both beyond inputs and outputs\n",
+           engine->info.name);
   printf("\n");
   bench_print_heading(&o->term, s->standard);
 }
@@ -176,7 +180,9 @@ const tool_command command_bench = {
     "[sizes as lists] [options]",
     "Measures attention on random data: warm, at least --repeats runs and --min-time seconds a point, the median "
     "counts. FLOPs are\n"
-    "4 S S D a head, half of that when causal. With --vs standard, time and peak memory stand beside attention as it "
+    "4 S S D a head, half of that when causal; traffic is the IO model's bytes in that time. On a device, runs are\n"
+    "enqueued in groups of some milliseconds and waited for. With --vs standard, time and peak memory stand beside "
+    "attention as it "
     "is\n"
     "usually written down: all scores in memory, in f32, with blocked and vectorised products on the same threads.\n",
     "  tessera bench --seqlen 512,1024,2048,4096 --head-dim 64,128 --dtype f32,bf16\n"

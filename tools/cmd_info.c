@@ -70,8 +70,10 @@ static tsr_status show_device(const tool_options *options, tsr_context *context,
     json_close(w, '}');
   } else if (status == TSR_OK) {
     printf("  %s%s%s  %s\n", term_style(t, STYLE_BOLD), info.name, term_style(t, STYLE_RESET), info.description);
+    printf("    %-9s %s\n", "memory", info.host_memory ? "the host's" : "its own");
     if (info.local_bytes > 0)
-      printf("    %-9s %s per thread or work group\n", "local", format_bytes(bytes, (double)info.local_bytes));
+      printf("    %-9s %s per %s\n", "local", format_bytes(bytes, (double)info.local_bytes),
+             info.host_memory ? "thread" : "work group");
     print_variants(options, device);
   }
   tsr_device_close(device);

@@ -99,36 +99,29 @@ static tsr_status build(merge_state *s, tsr_error *err) {
 }
 
 static tsr_status compute(merge_state *s, tsr_error *err) {
-  tsr_plan *plan;
-  tsr_plan_info info;
-  int64_t bytes = 0, align;
+  engine_report report;
+  int32_t count = 0;
   if (!s->engine.info.computes) {
     tool_error(err, TSR_UNSUPPORTED, "", "device %s records launches and computes nothing", s->engine.info.name);
     return err->status;
   }
-  tsr_status status = tsr_plan_merge(s->engine.device, &s->desc, &plan, err);
-  if (status != TSR_OK)
-    return status;
-  memset(&info, 0, sizeof(info));
-  info.size = sizeof(info);
-  status = tsr_plan_get(plan, &info, err);
-  if (status == TSR_OK) {
-    snprintf(s->variant, sizeof(s->variant), "%s", info.variant);
-    status = tsr_plan_workspace(plan, &bytes, &align, err);
+  engine_block *blocks = calloc((size_t)(2 * s->count) + 3, sizeof(*blocks));
+  if (!blocks) {
+    tool_error(err, TSR_OUT_OF_MEMORY, "", "no memory for %d partials", s->count);
+    return err->status;
   }
-  void *workspace = status == TSR_OK && bytes > 0 ? engine_pages(bytes) : NULL;
-  if (status == TSR_OK && bytes > 0 && !workspace)
-    tool_error(err, status = TSR_OUT_OF_MEMORY, "workspace", "no memory for %lld bytes", (long long)bytes);
-  if (status == TSR_OK) {
-    tsr_merge_args args = s->args;
-    args.workspace = tsr_buffer_out(workspace);
-    args.workspace_bytes = bytes;
-    const double start = term_seconds();
-    status = tsr_run_merge(plan, &args, err);
-    s->seconds = term_seconds() - start;
+  blocks[count++] = (engine_block){s->o.data, s->o.bytes, 1};
+  blocks[count++] = (engine_block){s->lse.data, s->lse.bytes, 1};
+  for (int32_t i = 0; i < s->count; i++) {
+    blocks[count++] = (engine_block){s->partial_o[i].data, s->partial_o[i].bytes, 0};
+    blocks[count++] = (engine_block){s->partial_lse[i].data, s->partial_lse[i].bytes, 0};
   }
-  engine_pages_free(workspace, bytes);
-  tsr_plan_destroy(plan);
+  if (s->sink.data)
+    blocks[count++] = (engine_block){s->sink.data, s->sink.bytes, 0};
+  const tsr_status status = engine_merge(&s->engine, &s->desc, &s->args, blocks, count, &report, err);
+  snprintf(s->variant, sizeof(s->variant), "%s", report.variant);
+  s->seconds = report.seconds;
+  free(blocks);
   return status;
 }
 

@@ -234,9 +234,11 @@ static void pass_json(json_writer *w, const char *name, const engine_report *r) 
   json_put_int(w, "tile_k", r->plan.tile_k);
   json_put_int(w, "num_splits", r->plan.num_splits);
   json_put_int(w, "workspace_bytes", r->plan.workspace_bytes);
-  json_put_int(w, "tiles_full", r->stats.tiles_full);
-  json_put_int(w, "tiles_partial", r->stats.tiles_partial);
-  json_put_int(w, "tiles_skipped", r->stats.tiles_skipped);
+  if (r->stats.tiles_full + r->stats.tiles_partial + r->stats.tiles_skipped > 0) { /* the CPU counts them */
+    json_put_int(w, "tiles_full", r->stats.tiles_full);
+    json_put_int(w, "tiles_partial", r->stats.tiles_partial);
+    json_put_int(w, "tiles_skipped", r->stats.tiles_skipped);
+  }
   json_close(w, '}');
 }
 

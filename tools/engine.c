@@ -53,31 +53,70 @@ void engine_pages_free(void *pages, int64_t bytes) {
     munmap(pages, (size_t)bytes);
 }
 
+/* A workspace: pages of the host, aligned better than any plan asks, or memory of the device. */
+static tsr_status workspace_new(const tool_engine *engine, int64_t bytes, void **workspace, tsr_error *err) {
+  *workspace = NULL;
+  if (bytes == 0)
+    return TSR_OK;
+  if (!engine->info.host_memory)
+    return tsr_memory_alloc(engine->device, bytes, workspace, err);
+  *workspace = engine_pages(bytes);
+  if (*workspace)
+    return TSR_OK;
+  tool_error(err, TSR_OUT_OF_MEMORY, "workspace", "no memory for a workspace of %lld bytes", (long long)bytes);
+  return err->status;
+}
+
+static void workspace_free(const tool_engine *engine, void *workspace, int64_t bytes) {
+  if (engine->info.host_memory)
+    engine_pages_free(workspace, bytes);
+  else
+    tsr_memory_free(engine->device, workspace);
+}
+
 tsr_status engine_prepare(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args,
                           engine_plan *plan, tsr_error *err) {
-  int64_t bytes, align;
+  tsr_attention_desc there = *desc;
+  int64_t bytes = 0;
   memset(plan, 0, sizeof(*plan));
+  plan->engine = engine;
   plan->args = *args;
-  tsr_status status = tsr_plan_attention(engine->device, desc, &plan->plan, err);
+  there.memory = TSR_MEMORY_NATIVE;
+  tsr_status status = tsr_plan_attention(engine->device, &there, &plan->plan, err);
+  if (status == TSR_OK && !engine->info.host_memory) {
+    conf_mirror_open(&plan->copies, engine->device);
+    status = conf_mirror_add_tensors(&plan->copies, desc, args, CONF_MIRROR_LEFT, err);
+    if (status == TSR_OK)
+      status = conf_mirror_write(&plan->copies, err);
+    conf_mirror_map_run(&plan->copies, &plan->args);
+  }
   if (status == TSR_OK)
-    status = tsr_plan_workspace(plan->plan, &bytes, &align, err);
+    status = tsr_plan_workspace(plan->plan, &bytes, NULL, err);
+  if (status == TSR_OK)
+    status = workspace_new(engine, bytes, &plan->workspace, err);
   if (status == TSR_OK && bytes > 0) {
-    plan->workspace = engine_pages(bytes); /* page alignment is more than any plan asks */
-    if (!plan->workspace) {
-      tool_error(err, status = TSR_OUT_OF_MEMORY, "workspace", "no memory for a workspace of %lld bytes",
-                 (long long)bytes);
-    } else {
-      plan->args.workspace = tsr_buffer_out(plan->workspace);
-      plan->args.workspace_bytes = bytes;
-    }
+    plan->args.workspace = tsr_buffer_out(plan->workspace);
+    plan->args.workspace_bytes = bytes;
   }
   if (status != TSR_OK)
     engine_release(plan);
   return status;
 }
 
+tsr_status engine_repeat(engine_plan *plan, int32_t times, tsr_error *err) {
+  tsr_status status = TSR_OK;
+  for (int32_t i = 0; i < times && status == TSR_OK; i++)
+    status = tsr_run_attention(plan->plan, &plan->args, err);
+  return status == TSR_OK ? tsr_device_wait(plan->engine->device, NULL, err) : status;
+}
+
+tsr_status engine_fetch(engine_plan *plan, tsr_error *err) {
+  return plan->copies.num_blocks > 0 ? conf_mirror_read(&plan->copies, err) : TSR_OK;
+}
+
 void engine_release(engine_plan *plan) {
-  engine_pages_free(plan->workspace, plan->args.workspace_bytes);
+  conf_mirror_close(&plan->copies);
+  workspace_free(plan->engine, plan->workspace, plan->args.workspace_bytes);
   tsr_plan_destroy(plan->plan);
   memset(plan, 0, sizeof(*plan));
 }
@@ -100,13 +139,118 @@ tsr_status engine_run(tool_engine *engine, const tsr_attention_desc *desc, const
     snprintf(report->variant, sizeof(report->variant), "%s", info.variant);
     report->plan = info;
     report->plan.variant = report->plan.backend = NULL;
-    plan.args.stats = &report->stats;
+    plan.args.stats = engine->info.host_memory ? &report->stats : NULL;
     progress_begin(&engine->progress, engine->progress.term, engine->quiet ? NULL : label);
     start = term_seconds();
-    status = tsr_run_attention(plan.plan, &plan.args, err);
+    status = engine_repeat(&plan, 1, err);
     report->seconds = term_seconds() - start;
     progress_end(&engine->progress);
   }
+  if (status == TSR_OK)
+    status = engine_fetch(&plan, err);
   engine_release(&plan);
   return status;
+}
+
+/* ---- Append and merge -------------------------------------------------------------------------- */
+
+/* One of the two. */
+typedef struct cache_op {
+  const tsr_append_desc *append;
+  const tsr_append_args *append_args;
+  const tsr_merge_desc *merge;
+  const tsr_merge_args *merge_args;
+} cache_op;
+
+static tsr_status plan_cache(tool_engine *engine, const cache_op *op, tsr_plan **plan, tsr_error *err) {
+  if (op->append) {
+    tsr_append_desc desc = *op->append;
+    desc.memory = TSR_MEMORY_NATIVE;
+    return tsr_plan_append(engine->device, &desc, plan, err);
+  }
+  tsr_merge_desc desc = *op->merge;
+  desc.memory = TSR_MEMORY_NATIVE;
+  return tsr_plan_merge(engine->device, &desc, plan, err);
+}
+
+static tsr_status run_append(const cache_op *op, const tsr_plan *plan, const conf_mirror *m, void *workspace,
+                             int64_t bytes, tsr_error *err) {
+  tsr_append_args args = *op->append_args;
+  conf_mirror_map_append(m, &args);
+  args.workspace = tsr_buffer_out(workspace);
+  args.workspace_bytes = bytes;
+  return tsr_run_append(plan, &args, err);
+}
+
+static tsr_status run_merge(const cache_op *op, const tsr_plan *plan, const conf_mirror *m, void *workspace,
+                            int64_t bytes, tsr_error *err) {
+  tsr_merge_args args = *op->merge_args;
+  const size_t n = (size_t)op->merge->num_partials;
+  tsr_buffer *parts = malloc(2 * n * sizeof(*parts) + 1);
+  if (!parts) {
+    tool_error(err, TSR_OUT_OF_MEMORY, "", "no memory for %zu partials", n);
+    return err->status;
+  }
+  memcpy(parts, args.partial_o, n * sizeof(*parts));
+  memcpy(parts + n, args.partial_lse, n * sizeof(*parts));
+  conf_mirror_map(m, parts, (int64_t)(2 * n));
+  conf_mirror_map_merge(m, &args);
+  args.partial_o = parts;
+  args.partial_lse = parts + n;
+  args.workspace = tsr_buffer_out(workspace);
+  args.workspace_bytes = bytes;
+  const tsr_status status = tsr_run_merge(plan, &args, err);
+  free(parts);
+  return status;
+}
+
+static tsr_status run_cache(tool_engine *engine, const cache_op *op, const engine_block *blocks, int32_t num_blocks,
+                            engine_report *report, tsr_error *err) {
+  tsr_plan *plan = NULL;
+  void *workspace = NULL;
+  int64_t bytes = 0;
+  conf_mirror m;
+  memset(report, 0, sizeof(*report));
+  conf_mirror_open(&m, engine->device);
+  tsr_status status = plan_cache(engine, op, &plan, err);
+  report->plan.size = sizeof(report->plan);
+  if (status == TSR_OK)
+    status = tsr_plan_get(plan, &report->plan, err);
+  if (status == TSR_OK) {
+    snprintf(report->variant, sizeof(report->variant), "%s", report->plan.variant);
+    report->plan.variant = report->plan.backend = NULL;
+    status = tsr_plan_workspace(plan, &bytes, NULL, err);
+  }
+  for (int32_t i = 0; i < num_blocks && status == TSR_OK && !engine->info.host_memory; i++)
+    status = conf_mirror_add(&m, blocks[i].data, blocks[i].bytes,
+                             blocks[i].is_output ? CONF_MIRROR_OUTPUT : CONF_MIRROR_LEFT, err);
+  if (status == TSR_OK)
+    status = conf_mirror_write(&m, err);
+  if (status == TSR_OK)
+    status = workspace_new(engine, bytes, &workspace, err);
+  const double start = term_seconds();
+  if (status == TSR_OK)
+    status =
+        op->append ? run_append(op, plan, &m, workspace, bytes, err) : run_merge(op, plan, &m, workspace, bytes, err);
+  if (status == TSR_OK)
+    status = tsr_device_wait(engine->device, NULL, err);
+  report->seconds = term_seconds() - start;
+  if (status == TSR_OK && m.num_blocks > 0)
+    status = conf_mirror_read(&m, err);
+  conf_mirror_close(&m);
+  workspace_free(engine, workspace, bytes);
+  tsr_plan_destroy(plan);
+  return status;
+}
+
+tsr_status engine_append(tool_engine *engine, const tsr_append_desc *desc, const tsr_append_args *args,
+                         const engine_block *blocks, int32_t num_blocks, engine_report *report, tsr_error *err) {
+  const cache_op op = {desc, args, NULL, NULL};
+  return run_cache(engine, &op, blocks, num_blocks, report, err);
+}
+
+tsr_status engine_merge(tool_engine *engine, const tsr_merge_desc *desc, const tsr_merge_args *args,
+                        const engine_block *blocks, int32_t num_blocks, engine_report *report, tsr_error *err) {
+  const cache_op op = {NULL, NULL, desc, args};
+  return run_cache(engine, &op, blocks, num_blocks, report, err);
 }

@@ -4,6 +4,7 @@
 #define TESSERA_TOOL_ENGINE_H
 
 #include "options.h"
+#include "tests/conformance/engine/mirror.h"
 
 typedef struct tool_engine {
   tsr_context *context;
@@ -27,19 +28,37 @@ typedef struct engine_report {
   double plan_seconds, seconds;
 } engine_report;
 
-/* Plans, allocates the workspace, runs once, releases both. label: of the progress bar, NULL for none. */
+/* Plans, allocates the workspace, runs once, waits, releases both. Tensors are host memory; a device with memory of its
+ * own works on copies. label: of the progress bar, NULL for none. */
 tsr_status engine_run(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args, const char *label,
                       engine_report *report, tsr_error *err);
 
-/* A plan with its own workspace, for repeated runs. */
+/* A plan with its own workspace, for repeated runs, and on a device copies of all tensors. */
 typedef struct engine_plan {
+  tool_engine *engine;
   tsr_plan *plan;
   void *workspace;
   tsr_run_args args;
+  conf_mirror copies; /* empty where the tensors themselves serve */
 } engine_plan;
 tsr_status engine_prepare(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args,
                           engine_plan *plan, tsr_error *err);
+/* Runs `times` times, one after another, and waits for the last. */
+tsr_status engine_repeat(engine_plan *plan, int32_t times, tsr_error *err);
+/* Brings the outputs back to the tensors. */
+tsr_status engine_fetch(engine_plan *plan, tsr_error *err);
 void engine_release(engine_plan *plan);
+
+/* Append and merge, as engine_run. blocks: all memory that the arguments point to. */
+typedef struct engine_block {
+  const void *data;
+  int64_t bytes;
+  int32_t is_output;
+} engine_block;
+tsr_status engine_append(tool_engine *engine, const tsr_append_desc *desc, const tsr_append_args *args,
+                         const engine_block *blocks, int32_t num_blocks, engine_report *report, tsr_error *err);
+tsr_status engine_merge(tool_engine *engine, const tsr_merge_desc *desc, const tsr_merge_args *args,
+                        const engine_block *blocks, int32_t num_blocks, engine_report *report, tsr_error *err);
 
 /* Memory of exactly this many bytes from the system, page-aligned; NULL on failure. Given back at once when freed, so
  * that measured peaks do not depend on what an allocator kept. */

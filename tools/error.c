@@ -21,8 +21,8 @@ int tool_exit_code(tsr_status status) {
   switch (status) {
   case TSR_OK: return TOOL_OK;
   case TSR_INVALID: return TOOL_INVALID;
-  case TSR_UNSUPPORTED:
-  case TSR_BACKEND_MISSING: return TOOL_UNSUPPORTED;
+  case TSR_UNSUPPORTED: return TOOL_UNSUPPORTED;
+  case TSR_BACKEND_MISSING: return TOOL_MISSING;
   case TSR_CANCELLED: return TOOL_INTERRUPTED;
   default: return TOOL_FAILED;
   }

@@ -43,7 +43,8 @@ static void print_help(void) {
     printf("  %-9s %s\n", commands[i]->name, commands[i]->summary);
   printf("\n`tessera COMMAND --help` lists the options of one, with examples. All take --json.\n\n"
          "Exit codes: 0 fine; 1 a check or comparison failed; 2 wrong usage; 3 invalid input (a file or a value);\n"
-         "  4 valid, but unsupported here; 5 any other failure; 130 interrupted.\n\n"
+         "  4 valid, but unsupported here; 5 any other failure; 6 the back end, its driver or device is missing;\n"
+         "  130 interrupted.\n\n"
          "Examples:\n"
          "  tessera demo\n"
          "  tessera run --seqlen 2048 --heads 8 --causal --check\n"

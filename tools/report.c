@@ -70,6 +70,7 @@ void report_device_json(json_writer *w, const tsr_device_info *info) {
   json_put_string(w, "isa", info->isa);
   json_put_int(w, "threads", info->num_threads);
   json_put_bool(w, "computes", info->computes);
+  json_put_bool(w, "host_memory", info->host_memory);
   json_close(w, '}');
 }
 

@@ -13,8 +13,9 @@ enum {
   TOOL_CHECK_FAILED = 1, /* computed, but a comparison that was asked for failed */
   TOOL_USAGE = 2,        /* the command line */
   TOOL_INVALID = 3,      /* a file or a value is missing, corrupt or breaks a rule */
-  TOOL_UNSUPPORTED = 4,  /* valid, but nothing here computes it; or no such back end */
+  TOOL_UNSUPPORTED = 4,  /* valid, but nothing here computes it */
   TOOL_FAILED = 5,       /* out of memory, a device, a file that cannot be written */
+  TOOL_MISSING = 6,      /* no such back end in this build, or its driver or device is not here */
   TOOL_INTERRUPTED = 130 /* Ctrl-C */
 };
 

@@ -80,7 +80,7 @@ static void test_exit_codes(void **state) {
   (void)state;
   expect_exit(4, "run --head-dim 577 --seqlen 8");
   expect_exit(4, "explain --head-dim 577 --seqlen 8");
-  expect_exit(4, "run --device cuda --seqlen 8");
+  expect_exit(6, "run --device warp --seqlen 8"); /* no such back end */
   expect_exit(4, "run --device null --seqlen 8 -o o.npy");
   expect_exit(4, "run --isa nonsense --seqlen 8");
   expect_exit(4, "run --kv-dtype i8 --backward --seqlen 8");
