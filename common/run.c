@@ -133,10 +133,6 @@ tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *de
 
 /* Where b and h lie, and what a plan calls a row of tiles. */
 static tsr_status check_tiles(const tsr_plan *plan, const tsr__bound *bound, int64_t b, int64_t h, tsr_error *err) {
-  if (!plan->device->dev.host_memory) {
-    return tsr__fail(err, TSR_UNSUPPORTED, "plan", "the mask tensors of %s are not host memory",
-                     plan->device->dev.name);
-  }
   if (b < 0 || b >= bound->args.batch) {
     return tsr__fail(err, TSR_INVALID, "b", "b is %lld, must be below the run's batch %lld", (long long)b,
                      (long long)bound->args.batch);
@@ -157,7 +153,7 @@ tsr_status tsr_plan_tiles(const tsr_plan *plan, const tsr_run_args *args, int64_
     st = tsr__fail(err, TSR_INVALID, rows == NULL ? "rows" : "cols", "a required pointer is NULL");
   }
   if (st == TSR_OK) {
-    st = tsr__bind(&plan->problem.attn, args, plan->device->dev.host_memory, 0, 0, 1, &bound, err);
+    st = tsr__bind(&plan->problem.attn, args, 1, 0, 0, 1, &bound, err); /* host memory, whatever the device */
   }
   if (st == TSR_OK) {
     st = check_tiles(plan, &bound, b, h, err);
