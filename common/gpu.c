@@ -8,112 +8,7 @@
 #include "common/expr_emit.h"
 #include "common/gpu_int.h"
 #include "common/image.h"
-#include "common/kernel_text.h"
 #include "common/log.h"
-
-/* ---- Texts --------------------------------------------------------------------------------------- */
-
-/* What a kernel is called, where its text is, and what it is made of besides. */
-typedef struct kernel_file {
-  const char *entry;
-  const char *file;
-  uint8_t attention; /* 1: has the parameter list of attention */
-  uint8_t backward;  /* 1: and that of backward */
-  uint8_t tile;      /* 1: built on simt/tile.h */
-} kernel_file;
-
-static const kernel_file files[TSR__KERNEL_COUNT] = {
-    [TSR__KERNEL_FORWARD] = {"tsr_forward", "simt/forward.h", 1, 0, 1},
-    [TSR__KERNEL_PREPARE] = {"tsr_prepare", "simt/prepare.h", 1, 0, 1},
-    [TSR__KERNEL_SPLIT_MERGE] = {"tsr_split_merge", "simt/split_merge.h", 1, 0, 1},
-    [TSR__KERNEL_MAX_S] = {"tsr_max_s", "simt/max_s.h", 1, 0, 1},
-    [TSR__KERNEL_DROPOUT_MASK] = {"tsr_dropout_mask", "simt/dropout_mask.h", 1, 0, 1},
-    [TSR__KERNEL_DELTA] = {"tsr_delta", "simt/delta.h", 1, 1, 1},
-    [TSR__KERNEL_DKDV] = {"tsr_dkdv", "simt/dkdv.h", 1, 1, 1},
-    [TSR__KERNEL_DQ] = {"tsr_dq", "simt/dq.h", 1, 1, 1},
-    [TSR__KERNEL_DBIAS] = {"tsr_dbias", "simt/dbias.h", 1, 1, 1},
-    [TSR__KERNEL_DSINK] = {"tsr_dsink", "simt/dsink.h", 1, 1, 1},
-    [TSR__KERNEL_APPEND] = {"tsr_append", "simt/append.h", 0, 0, 0},
-    [TSR__KERNEL_MERGE] = {"tsr_merge", "simt/merge.h", 0, 0, 0},
-};
-
-enum { MAX_PIECES = 24, DEFINES_BYTES = 1024 };
-
-/* Lines of a buffer that never overflows: what does not fit would be cut, and the compiler would say so. */
-typedef struct lines {
-  char text[DEFINES_BYTES];
-  size_t used;
-} lines;
-
-static void define(lines *l, const char *name, uint32_t value) {
-  if (l->used < sizeof(l->text)) {
-    const int n = snprintf(l->text + l->used, sizeof(l->text) - l->used, "#define %s %uu\n", name, (unsigned)value);
-    l->used += n > 0 ? (size_t)n : 0;
-  }
-}
-
-static void define_number(lines *l, const char *name, int32_t value) {
-  if (value != 0 && l->used < sizeof(l->text)) {
-    const int n = snprintf(l->text + l->used, sizeof(l->text) - l->used, "#define %s %d\n", name, (int)value);
-    l->used += n > 0 ? (size_t)n : 0;
-  }
-}
-
-static void make_defines(const tsr__kernel_key *key, lines *l) {
-  l->used = 0;
-  l->text[0] = '\0';
-  define(l, "TSR_K_FLAGS", key->rich ? 0xffffffffu : ~(uint32_t)TSR_RICH_FLAGS);
-  define_number(l, "TSR_K_RICH", key->rich);
-  define_number(l, "TSR_K_BACKWARD", files[key->kernel].backward);
-  define_number(l, "TSR_K_EXPR", key->score_hash != 0 || key->grad_hash != 0 || key->mask_hash != 0);
-  define_number(l, "TSR_K_EXPR_SCORE", key->score_hash != 0);
-  define_number(l, "TSR_K_EXPR_GRAD", key->grad_hash != 0);
-  define_number(l, "TSR_K_EXPR_MASK", key->mask_hash != 0);
-  define_number(l, "TSR_K_TYPE", key->type);
-  define_number(l, "TSR_K_K_TYPE", key->k_type);
-  define_number(l, "TSR_K_V_TYPE", key->v_type);
-  define_number(l, "TSR_K_DO_TYPE", key->do_type);
-  define_number(l, "TSR_K_VECTOR", key->vector);
-  define_number(l, "TSR_K_PART", key->part);
-  define_number(l, "TSR_K_DIM", key->dim);
-  define_number(l, "TSR_K_DIM_V", key->dim_v);
-  define_number(l, "TSR_K_TILE_Q", key->tile_q);
-  define_number(l, "TSR_K_TILE_K", key->tile_k);
-  define_number(l, "TSR_K_THREADS", key->threads);
-}
-
-/* The pieces of a kernel's text, NULL-ended. TSR_UNSUPPORTED where this build has no such text. */
-static tsr_status make_pieces(const tsr__kernel_key *key, int with_expr, const char *emitted,
-                              const char *pieces[MAX_PIECES], tsr_error *err) {
-  static const char *const base[] = {"dialect.h", "gpu.h",  "args.h",  "gpu_args.h", "seq.h",         "philox.h",
-                                     "softmax.h", "mask.h", "tiles.h", "numeric.h",  "simt/element.h"};
-  const kernel_file *file = &files[key->kernel];
-  int n = 0;
-  for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++) {
-    pieces[n++] = tsr__kernel_text_find(base[i]);
-  }
-  if (with_expr) {
-    pieces[n++] = tsr__kernel_text_find("expr.h");
-    pieces[n++] = emitted;
-  }
-  if (file->tile) {
-    pieces[n++] = tsr__kernel_text_find("simt/tile.h");
-    pieces[n++] = tsr__kernel_text_find("simt/rows.h");
-  } else {
-    pieces[n++] = tsr__kernel_text_find("gpu_cache_args.h");
-  }
-  if (key->kernel == TSR__KERNEL_DKDV || key->kernel == TSR__KERNEL_DQ || key->kernel == TSR__KERNEL_DBIAS) {
-    pieces[n++] = tsr__kernel_text_find("simt/backward.h");
-  }
-  pieces[n++] = tsr__kernel_text_find(file->file);
-  pieces[n] = NULL;
-  for (int i = 0; i < n; i++) {
-    if (pieces[i] == NULL) {
-      return tsr__fail(err, TSR_UNSUPPORTED, "", "this build has no text of the kernel %s", file->entry);
-    }
-  }
-  return TSR_OK;
-}
 
 /* ---- Expressions of a kernel ----------------------------------------------------------------------- */
 
@@ -221,20 +116,14 @@ static tsr_status load_source(const tsr__device *dev, const tsr__gpu_source *sou
 static tsr_status kernel_make(const tsr__device *dev, const tsr__kernel_key *key, const tsr__problem *p,
                               tsr__gpu_kernel *k, tsr_error *err) {
   const tsr__alloc *alloc = &dev->host->alloc;
-  const int with_expr = key->score_hash != 0 || key->grad_hash != 0 || key->mask_hash != 0;
-  const char *pieces[MAX_PIECES];
-  tsr__gpu_source source = {files[key->kernel].entry, NULL, "", pieces};
-  lines defines;
+  tsr__gpu_text text;
   char *emitted = NULL;
   tsr_status st = emit_all(alloc, key, p, &emitted, err);
-  make_defines(key, &defines);
-  source.defines = defines.text;
   if (st == TSR_OK) {
-    source.emitted = emitted;
-    st = make_pieces(key, with_expr, emitted, pieces, err);
+    st = tsr__gpu_text_make(key, emitted, &text, err);
   }
   if (st == TSR_OK) {
-    st = load_source(dev, &source, key->threads, &k->function, err);
+    st = load_source(dev, &text.source, key->threads, &k->function, err);
   }
   tsr__alloc_free(alloc, emitted);
   if (st == TSR_OK) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by gpu.c, gpu_variant.c and gpu_run.c. */
+/* Shared by gpu.c, gpu_source.c, gpu_variant.c and gpu_run.c. */
 #ifndef TSR_COMMON_GPU_INT_H
 #define TSR_COMMON_GPU_INT_H
 
@@ -17,6 +17,19 @@ static inline tsr__kernel_key tsr__gpu_key(const tsr__launch *launch) {
   memcpy(&key, launch->key, sizeof(key));
   return key;
 }
+
+enum { TSR__GPU_MAX_PIECES = 24, TSR__GPU_DEFINES_BYTES = 1024 };
+
+/* A kernel's text; source points into it. */
+typedef struct tsr__gpu_text {
+  char defines[TSR__GPU_DEFINES_BYTES];
+  const char *pieces[TSR__GPU_MAX_PIECES];
+  tsr__gpu_source source;
+} tsr__gpu_text;
+
+/* The text of a key's kernel. `emitted` has the functions of its expressions ("" : none) and outlives *text. Errors:
+ * TSR_UNSUPPORTED where this build has no such text. */
+tsr_status tsr__gpu_text_make(const tsr__kernel_key *key, const char *emitted, tsr__gpu_text *text, tsr_error *err);
 
 /* The kernel of a key on a device, compiled or loaded if it is not there yet. p has the expressions that the key's
  * hashes name. Errors: as tsr__gpu_driver's, TSR_OUT_OF_MEMORY. Thread-safety: any thread. */
