@@ -33,11 +33,11 @@ _Static_assert(sizeof(tsr_emu_param) == sizeof(tsr__gpu_param) &&
 /* How a kernel's entry unpacks its parameters (entry.h). */
 static const char *entry_lists(const char *name) {
   if (strcmp(name, "tsr_append") == 0) {
-    return "#define TSR_EMU_LIST(X) TSR_PARAMS_APPEND(X)\n#define TSR_EMU_VALUES(V) V(tsr_append_args, a)\n"
+    return "#define TSR_EMU_LIST(X) TSR_PARAMS_APPEND(X)\n#define TSR_EMU_VALUES(V) V(tsr_append_kernel_args, a)\n"
            "#define TSR_EMU_ARGUMENTS *a\n";
   }
   if (strcmp(name, "tsr_merge") == 0) {
-    return "#define TSR_EMU_LIST(X) TSR_PARAMS_MERGE(X)\n#define TSR_EMU_VALUES(V) V(tsr_merge_args, a)\n"
+    return "#define TSR_EMU_LIST(X) TSR_PARAMS_MERGE(X)\n#define TSR_EMU_VALUES(V) V(tsr_merge_kernel_args, a)\n"
            "#define TSR_EMU_ARGUMENTS *a\n";
   }
   return "#define TSR_EMU_LIST(X) TSR_PARAMS(X)\n"
