@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine.h"
 #include "report.h"
 #include "tests/conformance/conformance.h"
 
@@ -140,6 +141,7 @@ static int finish(const tool_options *o, const tsr_conformance_result *r, int co
 static int check(tool_options *options) {
   check_state state = {options, {0}, "checking"};
   tsr_conformance_options suite;
+  char path[ENGINE_PATH_BYTES];
   tsr_error err;
   if (options->num_arguments > 0) {
     fprintf(stderr, "tessera check: '%s' is no option\n", options->arguments[0]);
@@ -159,6 +161,8 @@ static int check(tool_options *options) {
   suite.device = options->device;
   suite.variant = options->variant;
   suite.cpu_isa = options->isa;
+  suite.module = options->module;
+  suite.cache_dir = engine_cache_dir(options, path);
   suite.filter = options->filter;
   suite.properties_off = options->filter != NULL; /* they are no cases, so no text of a case can choose them */
   suite.case_line = options->case_line;

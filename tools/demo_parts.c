@@ -18,6 +18,8 @@ tool_options demo_options(const demo_state *demo) {
   o.json = from->json;
   o.device = from->device;
   o.isa = from->isa;
+  o.module = from->module;
+  o.cache_dir = from->cache_dir;
   o.variant = from->variant;
   o.threads = from->threads;
   return o;

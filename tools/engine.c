@@ -12,15 +12,32 @@ static int32_t should_stop(void *user, int64_t done, int64_t total) {
   return progress_update(&engine->progress, done, total);
 }
 
+/* Of a variable, which XDG takes only where it is absolute. */
+static int join_cache_path(char path[ENGINE_PATH_BYTES], const char *variable, const char *rest) {
+  const char *value = getenv(variable);
+  return value && value[0] == '/' && snprintf(path, ENGINE_PATH_BYTES, "%s%s", value, rest) < ENGINE_PATH_BYTES;
+}
+
+const char *engine_cache_dir(const tool_options *options, char path[ENGINE_PATH_BYTES]) {
+  if (options->cache_dir)
+    return strcmp(options->cache_dir, "none") == 0 ? "" : options->cache_dir;
+  if (getenv("TESSERA_CACHE_DIR"))
+    return getenv("TESSERA_CACHE_DIR");
+  return join_cache_path(path, "XDG_CACHE_HOME", "/tessera") || join_cache_path(path, "HOME", "/.cache/tessera") ? path
+                                                                                                                 : NULL;
+}
+
 tsr_status engine_open(tool_engine *engine, const tool_options *options, const char *device, const char *isa,
                        tsr_error *err) {
   tsr_context_params params = tsr_context_params_init();
+  char path[ENGINE_PATH_BYTES];
   memset(engine, 0, sizeof(*engine));
   engine->quiet = options->quiet;
   params.num_threads = (int32_t)options->threads.value;
   params.should_stop = should_stop;
   params.user = engine;
   params.cpu_isa = isa ? isa : options->isa;
+  params.cache_dir = engine_cache_dir(options, path);
   tsr_status status = tsr_context_create(&params, &engine->context, err);
   if (status == TSR_OK && options->module)
     status = tsr_backend_load(engine->context, options->module, err);

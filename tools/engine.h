@@ -20,6 +20,11 @@ tsr_status engine_open(tool_engine *engine, const tool_options *options, const c
                        tsr_error *err);
 void engine_close(tool_engine *engine);
 
+enum { ENGINE_PATH_BYTES = 4096 };
+/* The directory of compiled kernels: the option's, TESSERA_CACHE_DIR, or the user's cache directory by the XDG rules
+ * (XDG_CACHE_HOME, else ~/.cache). NULL or "": none. path is its storage. */
+const char *engine_cache_dir(const tool_options *options, char path[ENGINE_PATH_BYTES]);
+
 /* What a run was and did. Strings are copies. */
 typedef struct engine_report {
   char variant[48];

@@ -54,6 +54,8 @@ static const option_row rows[] = {
     TEXT("isa", 0, DEVICE, isa, "LEVEL", "highest CPU instruction set: x86-64, v3, v4"),
     INT("threads", DEVICE, threads, 1, 4096, "CPU threads (default: what OpenMP would use)"),
     TEXT("module", 0, DEVICE, module, "FILE", "load a back end module first"),
+    TEXT("cache-dir", 0, DEVICE, cache_dir, "DIR",
+         "where compiled kernels are kept (default: TESSERA_CACHE_DIR, else ~/.cache/tessera; none: nowhere)"),
     INT("splits", ATTENTION, splits, 0, TSR_MAX_SPLITS, "split the keys in N parts (0: chosen by the library)"),
     FLAG("deterministic", ATTENTION, deterministic, "same bits whatever the thread count"),
     FLAG("batch-invariant", ATTENTION, batch_invariant, "a row's bits depend on its own sequence only"),

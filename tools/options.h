@@ -56,7 +56,7 @@ typedef struct tool_options {
   const char *color;
 
   /* device */
-  const char *device, *isa, *variant, *module;
+  const char *device, *isa, *variant, *module, *cache_dir;
   option_int threads, splits;
   int32_t deterministic, batch_invariant, fast;
 

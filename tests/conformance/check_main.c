@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the conformance suite.
  * Usage: check_main [--full] [--seed N] [--random N] [--device D] [--variant V] [--isa L] [--filter TEXT] [--case LINE]
- *                   [--threads N] [--seconds S] [--max-work N] [--module FILE] [--pairwise FILE] [--report FILE] [--part I/N]
- *                   [--copies] [--no-properties] [--verbose] */
+ *                   [--threads N] [--seconds S] [--max-work N] [--module FILE] [--cache DIR] [--pairwise FILE]
+ *                   [--report FILE] [--part I/N] [--copies] [--no-properties] [--verbose] */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +42,8 @@ static int parse(tsr_conformance_options *o, const char *key, const char *value)
     o->case_line = value;
   } else if (strcmp(key, "--module") == 0) {
     o->module = value;
+  } else if (strcmp(key, "--cache") == 0) {
+    o->cache_dir = value;
   } else if (strcmp(key, "--pairwise") == 0) {
     o->pairwise = value;
   } else if (strcmp(key, "--report") == 0) {

@@ -40,6 +40,7 @@ typedef struct tsr_conformance_options {
   const char *filter;     /* only cases whose name or line contains this; NULL: all */
   const char *case_line;  /* only this case, as a failure prints it; NULL: the suite */
   const char *module;     /* a back end to load, tsr_backend_load; NULL: none */
+  const char *cache_dir;  /* where compiled kernels are kept; NULL: nowhere */
   const char *pairwise;   /* tests/data/pairwise.bin, whose cases run too; NULL: none */
   const char *report;     /* file to write a JSON report to; NULL: none */
   uint64_t seed;          /* 0: from the clock */

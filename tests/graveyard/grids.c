@@ -96,6 +96,8 @@ static void run_grid(const char *grid) {
   const tsr_conformance_options options = {.num_threads = 2,
                                            .random_cases = -1,
                                            .device = getenv("TESSERA_TEST_DEVICE"),
+                                           .module = getenv("TESSERA_TEST_MODULE"),
+                                           .cache_dir = getenv("TESSERA_TEST_CACHE"),
                                            .copies = getenv("TESSERA_TEST_COPIES") != NULL};
   list l = {NULL, 0, 0, grid};
   conf_runner *r = calloc(1, sizeof(*r));

@@ -7,9 +7,9 @@
  * that a run must not write have to hold it afterwards. So does the workspace before a run. On a device with memory of
  * its own all of it is copied there, fences apart, and back again: inputs must come back as they were.
  * Environment: TESSERA_TEST_SEED, TESSERA_TEST_LIMIT (seconds a test may take), TESSERA_TEST_DEVICE (only devices whose
- * name begins so), TESSERA_TEST_COPIES=1 (the CPU is treated like a device), TESSERA_TEST_DEVICE_GIB (problems that are
- * larger are left out on devices; 4). Time: every test has a
- * limit, kept by should_stop and by alarm(). */
+ * name begins so), TESSERA_TEST_MODULE (a back end to load), TESSERA_TEST_COPIES=1 (the CPU is treated like a device),
+ * TESSERA_TEST_DEVICE_GIB (problems that are larger are left out on devices; 4), TESSERA_TEST_CACHE (directory of
+ * compiled kernels). Time: every test has a limit, kept by should_stop and by alarm(). */
 #ifndef TSR_TESTS_GRAVEYARD_KIT_H
 #define TSR_TESTS_GRAVEYARD_KIT_H
 

@@ -12,6 +12,12 @@ enum { MAX_TARGETS = 32, GUARD_BYTES = 256 };
 static gy_target targets[MAX_TARGETS];
 static int num_targets;
 
+static tsr_status context_new(const tsr_context_params *params, tsr_context **context, tsr_error *err) {
+  const char *module = getenv("TESSERA_TEST_MODULE");
+  const tsr_status st = tsr_context_create(params, context, err);
+  return st == TSR_OK && module != NULL ? tsr_backend_load(*context, module, err) : st;
+}
+
 static void add_target(const char *device, const char *level) {
   tsr_context_params params = tsr_context_params_init();
   tsr_device_info info = {0};
@@ -24,8 +30,9 @@ static void add_target(const char *device, const char *level) {
   params.should_stop = gy_should_stop;
   params.num_threads = 2;
   params.cpu_isa = level;
+  params.cache_dir = getenv("TESSERA_TEST_CACHE");
   info.size = sizeof(info);
-  if (tsr_context_create(&params, &t->context, &err) != TSR_OK ||
+  if (context_new(&params, &t->context, &err) != TSR_OK ||
       tsr_device_open(t->context, device, &t->device, &err) != TSR_OK ||
       tsr_device_get(t->device, &info, &err) != TSR_OK) {
     gy_fail("%s: %s %s", device, err.field, err.text);
@@ -64,7 +71,7 @@ const gy_target *gy_targets(int *count) {
   tsr_error err;
   params.flags = TSR_CONTEXT_IGNORE_ENV;
   if (num_targets == 0) {
-    if (tsr_context_create(&params, &context, &err) != TSR_OK) {
+    if (context_new(&params, &context, &err) != TSR_OK) {
       gy_fail("%s: %s", err.field, err.text);
     }
     for (int32_t n = 0; n < tsr_backend_count(context); n++) {

@@ -33,6 +33,7 @@ tsr_status conf_context_create(conf_runner *r, const char *level, int32_t thread
   params.should_stop = past_deadline;
   params.user = r;
   params.cpu_isa = level[0] != '\0' ? level : NULL;
+  params.cache_dir = r->options->cache_dir;
   st = tsr_context_create(&params, context, err);
   if (st == TSR_OK && r->options->module != NULL) {
     st = tsr_backend_load(*context, r->options->module, err);
