@@ -95,7 +95,7 @@ enum {
   X(DeviceGetCount, , (int *))                                                                             \
   X(DeviceGet, , (int *, int))                                                                             \
   X(DeviceGetName, , (char *, int, int))                                                                   \
-  X(DeviceGetUuid, , (struct CUuuid_st *, int))                                                            \
+  X(DeviceGetUuid, _v2, (struct CUuuid_st *, int))                                                         \
   X(DeviceGetAttribute, , (int *, unsigned int, int))                                                      \
   X(DeviceTotalMem, _v2, (size_t *, int))                                                                  \
   X(DevicePrimaryCtxRetain, , (tsr__cu_context *, int))                                                    \
@@ -121,7 +121,7 @@ enum {
 /* Absent from older drivers. */
 #define TSR__CU_OPTIONAL_FUNCTIONS(X) X(FuncLoad, , (tsr__cu_function))
 
-enum { TSR__CU_VERSION_NEEDED = 11000 }; /* of the driver, as cuDriverGetVersion has it */
+enum { TSR__CU_VERSION_NEEDED = 11040 }; /* of the driver, as cuDriverGetVersion has it */
 
 /* The functions, found at run time or linked: cu.MemAlloc(...) is cuMemAlloc(...). */
 typedef struct tsr__cu {

@@ -2,7 +2,7 @@
 /* What is particular to the CUDA back end. No CUDA header is needed: handles are passed as void pointers.
  *
  * - Devices "cuda:0", "cuda:1", ... are those of the driver, in its order, as CUDA_VISIBLE_DEVICES leaves them. A
- * driver of CUDA 11.0 or newer is needed, no toolkit.
+ * driver of CUDA 11.4 (470) or newer is needed, no toolkit.
  * - Memory: TSR_MEMORY_NATIVE and TSR_MEMORY_DEVICE, pointers that kernels of the device may use: of cuMemAlloc,
  *   cudaMalloc and the like, managed memory, registered host memory, memory of a peer that was made accessible.
  *   TSR_CONTEXT_VALIDATE refuses memory of other devices, that of peers as well.
