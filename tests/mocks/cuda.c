@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/mocks/cuda.h"
+#include "tests/mocks/mock_cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/mocks/cuda.h"
+#include "tests/mocks/mock_cuda.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

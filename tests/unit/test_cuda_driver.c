@@ -14,7 +14,7 @@
 #include "backends/cuda/state.h"
 #include "tessera/cuda.h"
 #include "tessera/memory.h"
-#include "tests/mocks/cuda.h"
+#include "tests/mocks/mock_cuda.h"
 
 extern const tsr__backend tsr__backend_cuda;
 

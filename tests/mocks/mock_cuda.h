@@ -2,8 +2,8 @@
 /* A CUDA driver and an NVRTC without a device: they record what they are asked and answer as told. Libraries with the
  * vendor's sonames; a program that links them gives them to dlopen("libcuda.so.1") in the whole process. Device memory
  * is host memory, kernels do not run. */
-#ifndef TSR_TESTS_MOCKS_CUDA_H
-#define TSR_TESTS_MOCKS_CUDA_H
+#ifndef TSR_TESTS_MOCK_CUDA_H
+#define TSR_TESTS_MOCK_CUDA_H
 
 #include <stddef.h>
 #include <stdint.h>
