@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -242,6 +243,7 @@ int main(int argc, char **argv) {
     die("usage: aot MANIFEST FOLDER PROBLEMS [LANGUAGE TARGET SUFFIX COMMAND]...");
   }
   read_problems(argv[3]);
+  mkdir(argv[2], 0777); /* writing to it shows whether it is there */
   manifest = fopen(argv[1], "w");
   if (manifest == NULL) {
     die("%s cannot be written", argv[1]);
