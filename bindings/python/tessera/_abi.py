@@ -79,6 +79,17 @@ class RunArgs(c.Structure):
                 ("event", c.c_void_p), ("stats", c.c_void_p)]
 
 
+class BackendInfo(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("why_not", c.c_char_p), ("device_count", c.c_int32),
+                ("reserved", c.c_int32)]
+
+
+class DeviceInfo(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("description", c.c_char_p), ("backend", c.c_char_p),
+                ("isa", c.c_char_p), ("num_threads", c.c_int32), ("computes", c.c_int32), ("local_bytes", c.c_int64),
+                ("host_memory", c.c_int32), ("memory_kinds", c.c_int32)]
+
+
 class Verdict(c.Structure):
     _fields_ = [("variant", c.c_char * 48), ("accepted", c.c_int32), ("chosen", c.c_int32), ("reason", c.c_char * 200)]
 
@@ -108,10 +119,24 @@ def load():
     lib.tsr_context_create.argtypes = [c.POINTER(ContextParams), c.POINTER(context), error]
     lib.tsr_context_destroy.argtypes = [context]
     lib.tsr_context_destroy.restype = None
-    lib.tsr_attention_once.argtypes = [context, c.POINTER(AttentionDesc), c.POINTER(RunArgs), error]
+    device, plan, buffer = c.c_void_p, c.c_void_p, c.POINTER(Buffer)
     lib.tsr_device_open.argtypes = [context, c.c_char_p, c.POINTER(c.c_void_p), error]
     lib.tsr_device_close.argtypes = [c.c_void_p]
     lib.tsr_device_close.restype = None
     lib.tsr_attention_verdicts.argtypes = [c.c_void_p, c.POINTER(AttentionDesc), c.POINTER(Verdict),
                                            c.POINTER(c.c_int32), error]
+    lib.tsr_backend_count.argtypes = [context]
+    lib.tsr_backend_get.argtypes = [context, c.c_int32, c.POINTER(BackendInfo), error]
+    lib.tsr_device_get.argtypes = [device, c.POINTER(DeviceInfo), error]
+    lib.tsr_plan_attention.argtypes = [device, c.POINTER(AttentionDesc), c.POINTER(c.c_void_p), error]
+    lib.tsr_plan_workspace.argtypes = [plan, c.POINTER(c.c_int64), c.POINTER(c.c_int64), error]
+    lib.tsr_plan_destroy.argtypes = [plan]
+    lib.tsr_plan_destroy.restype = None
+    lib.tsr_run_attention.argtypes = [plan, c.POINTER(RunArgs), error]
+    lib.tsr_memory_alloc.argtypes = [device, c.c_int64, c.POINTER(c.c_void_p), error]
+    lib.tsr_memory_free.argtypes = [device, c.c_void_p]
+    lib.tsr_memory_free.restype = None
+    lib.tsr_memory_write.argtypes = [device, buffer, c.c_void_p, c.c_int64, error]
+    lib.tsr_memory_read.argtypes = [device, c.c_void_p, buffer, c.c_int64, error]
+    lib.tsr_device_wait.argtypes = [device, c.c_void_p, error]
     return lib

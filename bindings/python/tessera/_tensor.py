@@ -18,11 +18,23 @@ class _DLTensor(c.Structure):
                 ("strides", c.POINTER(c.c_int64)), ("byte_offset", c.c_uint64)]
 
 
-class View:
-    """Memory of a tensor: dtype name, shape, strides in elements, address; and what keeps it alive."""
+_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8}
+_HOST, _DEVICES = (1, 3, 11), {2: "cuda", 13: "cuda", 10: "hip"}  # device types of DLPack; 13: managed memory
 
-    def __init__(self, owner, dtype, shape, strides, address):
+
+class View:
+    """Memory of a tensor: dtype name, shape, strides in elements, address; where it is (None: the host, else "cuda:0");
+    and what keeps it alive."""
+
+    def __init__(self, owner, dtype, shape, strides, address, device=None):
         self.owner, self.dtype, self.shape, self.strides, self.address = owner, dtype, shape, strides, address
+        self.device = device
+
+    def span_bytes(self):
+        """From the first element's first byte to the last one's last."""
+        if 0 in self.shape:
+            return 0
+        return (sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + 1) * _BYTES.get(self.dtype, 1)
 
 
 def _numpy_view(name, x):
@@ -38,12 +50,15 @@ def _dlpack_view(name, x):
     detached = x.detach() if hasattr(x, "detach") else x
     if hasattr(x, "is_neg") and x.is_neg():  # a lazily negated view, which DLPack would export without the sign
         raise TypeError(f"{name} is a negated view: give it resolved, by resolve_neg()")
-    capsule = detached.__dlpack__()
+    # Kernels are enqueued on the stream that is current here: an exporter has nothing to wait for (-1).
+    on_host = not hasattr(x, "__dlpack_device__") or int(x.__dlpack_device__()[0]) in _HOST
+    capsule = detached.__dlpack__() if on_host else detached.__dlpack__(stream=-1)
     get = c.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = c.c_void_p, [c.py_object, c.c_char_p]
     t = _DLTensor.from_address(get(capsule, b"dltensor"))
-    if t.device_type not in (1, 3, 11):
-        raise ValueError(f"{name}: the tensor is not in host memory (DLPack device type {t.device_type})")
+    if t.device_type not in _HOST and t.device_type not in _DEVICES:
+        raise ValueError(f"{name}: no back end computes on its memory (DLPack device type {t.device_type})")
+    device = None if t.device_type in _HOST else f"{_DEVICES[t.device_type]}:{t.device_id}"
     dtype = _DLPACK.get((t.code, t.bits)) if t.lanes == 1 else None
     if dtype is None:
         raise TypeError(f"{name}: DLPack dtype code {t.code}, {t.bits} bits has no equivalent")
@@ -52,7 +67,7 @@ def _dlpack_view(name, x):
         strides = tuple(t.strides[i] for i in range(t.ndim))
     else:
         strides = tuple(int(np.prod(shape[i + 1:], dtype=np.int64)) for i in range(t.ndim))
-    return View((capsule, x), dtype, shape, strides, (t.data or 0) + t.byte_offset)
+    return View((capsule, x), dtype, shape, strides, (t.data or 0) + t.byte_offset, device)
 
 
 def view(name, x):
@@ -64,7 +79,7 @@ def view(name, x):
 
 
 def empty_like(x, shape, dtype):
-    """A new array of x's framework. dtype: f32, f16, bf16 or None for x's own."""
+    """A new array of x's framework, where x is. dtype: f32, f16, bf16 or None for x's own."""
     if isinstance(x, np.ndarray):
         names = {"f32": np.float32, "f16": np.float16, "u8": np.uint8, None: x.dtype}
         if dtype not in names:
@@ -72,7 +87,7 @@ def empty_like(x, shape, dtype):
         return np.empty(shape, names[dtype])
     import torch  # whoever gives torch tensors has it
     names = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "u8": torch.uint8, None: x.dtype}
-    return torch.empty(shape, dtype=names[dtype])
+    return torch.empty(shape, dtype=names[dtype], device=x.device)
 
 
 def bind(desc, args, name, v, axes):

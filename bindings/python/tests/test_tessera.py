@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bindings against NumPy in float64, on every option that Python treats specially; and every struct offset against the C compiler's.
 Run: PYTHONPATH=bindings/python python3 bindings/python/tests/test_tessera.py"""
+import functools
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
 import numpy as np
 
 import tessera
-from tessera import _abi
+from tessera import _abi, _device
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 SEED = int(os.environ.get("TESSERA_TEST_SEED", np.random.SeedSequence().entropy % 2**32))
@@ -201,6 +201,61 @@ class Forward(unittest.TestCase):
         self.assertRegex(tessera.version(), r"^\d+\.\d+\.\d+$")
 
 
+class Devices(Forward):
+    """All of the above with device= for every device of this machine: in place where it is the host's memory, else on
+    copies."""
+
+    device = "cpu:0"
+
+    def setUp(self):
+        super().setUp()
+        self.plain = tessera.attention, tessera.attention_grad, tessera.verdicts
+        for function in self.plain:
+            setattr(tessera, function.__name__, functools.partial(function, device=self.device))
+
+    def tearDown(self):
+        for function in self.plain:
+            setattr(tessera, function.__name__, function)
+
+    def test_context(self):
+        q, k, v = self.tensors()
+        context = tessera.Context(device=self.device)
+        self.close(self.plain[0](q, k, v, context=context), oracle(q, k, v)[0])
+        with self.assertRaises(tessera.TesseraError):
+            self.plain[0](q, k, v, device="warp:0")
+
+    def test_plans_are_kept_and_let_go(self):
+        q, k, v = self.tensors(b=1, s=5)
+        device = tessera._context(None)._device(self.device)
+        for n in range(2 * _device.MAX_PLANS):
+            tessera.attention(q, k, v, window_left=n)
+        self.assertEqual(len(device._plans), _device.MAX_PLANS)
+        kept = next(reversed(device._plans.values()))
+        tessera.attention(q, k, v, window_left=2 * _device.MAX_PLANS - 1)
+        self.assertIs(next(reversed(device._plans.values())), kept)
+        for w in (0.1, 0.2):  # texts are compared by what they say
+            text = "score + " + "w"
+            got = tessera.attention(q, k, v, score_expr=text + " * float(i - j)", scalars={"w": w})
+            i = np.arange(5)
+            self.close(got, oracle(q, k, v, bias=w * (i[:, None] - i))[0])
+
+
+def load_tests(loader, standard, pattern):
+    """Devices once for each that there is."""
+    suite = unittest.TestSuite()
+    for test in standard:
+        if not any(isinstance(t, Devices) for t in test):
+            suite.addTest(test)
+    for device in tessera.devices():
+        if "why_not" in device:
+            print(f"{device['name']}: {device['why_not']}")
+        else:
+            print(f"{device['name']}: {device['description']}")
+            name = "Devices " + device["name"]
+            suite.addTest(loader.loadTestsFromTestCase(type(name, (Devices,), {"device": device["name"]})))
+    return suite
+
+
 @unittest.skipIf(torch is None, "torch is not installed")
 class Torch(unittest.TestCase):
     def test_autograd(self):
@@ -244,7 +299,8 @@ class Abi(unittest.TestCase):
 
     STRUCTS = {"tsr_error": _abi.Error, "tsr_layout": _abi.Layout, "tsr_buffer": _abi.Buffer,
                "tsr_context_params": _abi.ContextParams, "tsr_attention_desc": _abi.AttentionDesc,
-               "tsr_run_args": _abi.RunArgs, "tsr_verdict": _abi.Verdict}
+               "tsr_run_args": _abi.RunArgs, "tsr_verdict": _abi.Verdict, "tsr_backend_info": _abi.BackendInfo,
+               "tsr_device_info": _abi.DeviceInfo}
 
     def test_offsets(self):
         lines, want = [], []
