@@ -14,7 +14,7 @@
 #include "common/expr_emit.h"
 #include "common/kernel_text.h"
 
-#define EXPRS 400
+#define EXPRS 250
 
 typedef float score_fn(const tsr_expr_args *x, const tsr_expr_ptrs *p, float score, tsr_i64 b, tsr_i32 h, tsr_i32 hkv,
                        tsr_i64 i, tsr_i64 j, tsr_i64 q_len, tsr_i64 kv_len, tsr_i64 off);
