@@ -5,6 +5,8 @@
 
 #include "common/gpu_int.h"
 
+#include "common/device/gpu_cache_args.h"
+
 enum {
   TILE_K = 64,
   FEW_ROWS = 16, /* tile rows of problems with few queries (decode) */
@@ -130,11 +132,115 @@ static void build_forward(const tsr__device *dev, const tsr__problem *p, tsr__pl
   build->workspace_bytes = used;
 }
 
+/* ---- Backward -------------------------------------------------------------------------------------- */
+
+static tsr__kernel_key backward_key(const tsr__device *dev, const tsr__problem *p, uint8_t kernel) {
+  tsr__kernel_key key = attention_key(p, kernel, 1);
+  key.do_type = (uint8_t)p->desc.dout.dtype;
+  key.grad_hash = p->score_grad != NULL ? tsr__expr_hash(p->score_grad) : 0;
+  key.dim = dim_class(p->head_dim);
+  key.dim_v = dim_class(p->head_dim_v);
+  key.threads = key.dim > 64 || key.dim_v > 64 ? 256 : 128;
+  key.tile_q = dev->local_bytes < FULL_LOCAL_BYTES ? 32 : 64;
+  return key;
+}
+
+/* dK and dV: in one kernel where the sums of both fit a thread's registers. */
+static void add_dkdv(const tsr__device *dev, const tsr__problem *p, tsr__plan_build *build) {
+  tsr__kernel_key key = backward_key(dev, p, TSR__KERNEL_DKDV);
+  const int64_t items = p->batch * p->heads_kv * ceil_div(p->seqlen_k, key.tile_k);
+  const int dk = tsr__problem_has(p, TSR_SLOT_dk), dv = tsr__problem_has(p, TSR_SLOT_dv);
+  if (dk && dv && key.dim + key.dim_v <= 256) {
+    add_kernel(build, "dkdv", &key, items);
+    return;
+  }
+  if (dk) {
+    key.part = 1;
+    add_kernel(build, "dk", &key, items);
+  }
+  if (dv) {
+    key.part = 2;
+    add_kernel(build, "dv", &key, items);
+  }
+}
+
+static int64_t tiles_of(int64_t extent, int64_t tile) {
+  return extent == 1 ? 1 : ceil_div(extent, tile);
+}
+
+static void build_backward(const tsr__device *dev, const tsr__problem *p, tsr__plan_build *build) {
+  tsr__kernel_key small = attention_key(p, TSR__KERNEL_DELTA, 0);
+  const tsr__kernel_key dq = backward_key(dev, p, TSR__KERNEL_DQ), dbias = backward_key(dev, p, TSR__KERNEL_DBIAS);
+  const int64_t rows = (p->features & TSR_A_Q_PACKED) ? p->total_q : p->batch * p->seqlen_q;
+  const int64_t heads = p->batch * p->heads_q;
+  build->tile_q = dq.tile_q;
+  build->tile_k = dq.tile_k;
+  build->schedule.tile_q = dq.tile_q; /* rows of one head a tile, no splits */
+  build->schedule.tile_k = dq.tile_k;
+  build->schedule.pack = 1;
+  build->schedule.heads = p->heads_q;
+  build->schedule.num_splits = 1;
+  build->own[TSR__GPU_OWN_DELTA] = 0;
+  build->workspace_bytes = align_up(rows * p->heads_q * 4);
+  add_kernel(build, "delta", &small, heads * ceil_div(p->seqlen_q, 64));
+  add_dkdv(dev, p, build);
+  if (tsr__problem_has(p, TSR_SLOT_dq)) {
+    add_kernel(build, "dq", &dq, heads * ceil_div(p->seqlen_q, dq.tile_q));
+  }
+  if (tsr__problem_has(p, TSR_SLOT_dbias)) {
+    const int64_t *shape = p->desc.bias.shape;
+    add_kernel(build, "dbias", &dbias,
+               shape[0] * shape[1] * tiles_of(shape[2], dbias.tile_q) * tiles_of(shape[3], dbias.tile_k));
+  }
+  if (tsr__problem_has(p, TSR_SLOT_dsink)) {
+    small.kernel = TSR__KERNEL_DSINK;
+    add_kernel(build, "dsink", &small, p->heads_q);
+  }
+}
+
+static int refuse_backward(const tsr__problem *p, char *reason, size_t bytes) {
+  const tsr_dtype t = p->desc.q.dtype;
+  if (p->features & (TSR_A_PAGED_TABLE | TSR_A_PAGED_CSR)) {
+    snprintf(reason, bytes, "forward only: K and V are paged");
+  } else if (p->features & TSR_A_QUANT) {
+    snprintf(reason, bytes, "forward only: K and V are quantised");
+  } else if (t != TSR_F32 && t != TSR_F16 && t != TSR_BF16) {
+    snprintf(reason, bytes, "forward only: inputs are %s", tsr_dtype_name(t));
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+/* ---- Append and merge ------------------------------------------------------------------------------ */
+
+static void build_append(const tsr__append_problem *p, tsr__plan_build *build) {
+  const int64_t tokens = p->desc.cu_seqlens_new.dtype != TSR_DTYPE_NONE ? p->total_new : p->batch * p->seqlen_new;
+  const int64_t rows = 2 * (int64_t)p->heads_kv + (p->desc.q.dtype != TSR_DTYPE_NONE ? p->heads_q : 0);
+  tsr__kernel_key key;
+  memset(&key, 0, sizeof(key));
+  key.kernel = TSR__KERNEL_APPEND;
+  key.threads = 64;
+  add_kernel(build, "append", &key, tokens * rows); /* a group a row */
+}
+
+static void build_merge(const tsr__merge_problem *p, tsr__plan_build *build) {
+  const int64_t *shape = p->desc.o.shape, rows = shape[0] * shape[1] * shape[2];
+  tsr__kernel_key key;
+  memset(&key, 0, sizeof(key));
+  key.kernel = TSR__KERNEL_MERGE;
+  key.threads = 128;
+  build->workspace_bytes = align_up(TSR_MERGE_WORKSPACE(p->desc.num_partials, rows, shape[3]));
+  add_kernel(build, "merge", &key, ceil_div(rows, 4)); /* a team of 32 threads a row */
+}
+
 /* ---- The row --------------------------------------------------------------------------------------- */
 
 static int refuse(const tsr__variant *v, const tsr__device *dev, const tsr__op_problem *p, char *reason, size_t bytes) {
   (void)v;
-  (void)p;
+  if (p->op == TSR_OP_BACKWARD && refuse_backward(&p->attn, reason, bytes)) {
+    return 1;
+  }
   if (dev->local_bytes < 31 * 1024) {
     snprintf(reason, bytes, "needs 31 KiB of local memory, the device has %lld bytes", (long long)dev->local_bytes);
     return 1;
@@ -149,13 +255,16 @@ static int refuse(const tsr__variant *v, const tsr__device *dev, const tsr__op_p
 static tsr_status build_plan(const tsr__variant *v, const tsr__device *dev, const tsr__op_problem *p,
                              tsr__plan_build *build, tsr_error *err) {
   (void)v;
+  (void)err;
   for (int i = 0; i < 8; i++) {
     build->own[i] = -1;
   }
   build->workspace_align = 256;
   switch (p->op) {
   case TSR_OP_FORWARD: build_forward(dev, &p->attn, build); return TSR_OK;
-  default: return tsr__fail(err, TSR_UNSUPPORTED, "", "no kernel");
+  case TSR_OP_BACKWARD: build_backward(dev, &p->attn, build); return TSR_OK;
+  case TSR_OP_APPEND: build_append(&p->append, build); return TSR_OK;
+  default: build_merge(&p->merge, build); return TSR_OK;
   }
 }
 
