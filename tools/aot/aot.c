@@ -98,10 +98,26 @@ static tsr_dtype dtype_named(const char *name) {
   return TSR_DTYPE_NONE;
 }
 
-static void plan_line(tsr_device *device, const char *line) {
+static tsr_status plan_append(tsr_device *device, tsr_plan **plan, tsr_error *err) {
+  tsr_append_desc d = tsr_append_desc_init();
+  d.k_new = tsr_layout_dense(TSR_F16, 1, 1, 8, 128);
+  d.v_new = d.k_new;
+  d.k_cache = tsr_layout_dense(TSR_F16, 1, 1024, 8, 128);
+  d.v_cache = d.k_cache;
+  return tsr_plan_append(device, &d, plan, err);
+}
+
+static tsr_status plan_merge(tsr_device *device, tsr_plan **plan, tsr_error *err) {
+  tsr_merge_desc d = tsr_merge_desc_init();
+  d.num_partials = 2;
+  d.o = tsr_layout_dense(TSR_F16, 1, 1, 8, 128);
+  d.partial_o = tsr_layout_dense(TSR_F32, 1, 1, 8, 128);
+  d.partial_lse = tsr_layout_dense(TSR_F32, 1, 8, 1, 1);
+  return tsr_plan_merge(device, &d, plan, err);
+}
+
+static tsr_status plan_attention(tsr_device *device, const char *line, tsr_plan **plan, tsr_error *err) {
   tsr_attention_desc d = tsr_attention_desc_init();
-  tsr_plan *plan = NULL;
-  tsr_error err;
   char type[16], word[16];
   int dim, rows, columns, align;
   const int n = sscanf(line, "%15s %d %d %d %d %15s", type, &dim, &rows, &columns, &align, word);
@@ -117,7 +133,16 @@ static void plan_line(tsr_device *device, const char *line) {
     d.seqlens_q = tsr_layout_dense(TSR_I32, 1, 1, 1, 1);
     d.seqlens_k = d.seqlens_q;
   }
-  if (tsr_plan_attention(device, &d, &plan, &err) != TSR_OK) {
+  return tsr_plan_attention(device, &d, plan, err);
+}
+
+static void plan_line(tsr_device *device, const char *line) {
+  tsr_plan *plan = NULL;
+  tsr_error err;
+  const tsr_status st = strcmp(line, "append") == 0  ? plan_append(device, &plan, &err)
+                        : strcmp(line, "merge") == 0 ? plan_merge(device, &plan, &err)
+                                                     : plan_attention(device, line, &plan, &err);
+  if (st != TSR_OK) {
     die("%s: %s: %s", line, err.field, err.text);
   }
   tsr_plan_destroy(plan);
