@@ -110,6 +110,9 @@ typedef struct tsr__gpu_device {
   void *native;      /* the back end's own */
   char arch[64];     /* "sm_90", "gfx942:xnack-", or the OpenCL device's name: images fit this alone */
   char compiler[96]; /* what compiles here and its version; part of image keys */
+  /* What it is told on every compilation; part of image keys. The driver sets it after tsr__gpu_device_open; it lives
+   * as long as the device. NULL: nothing. */
+  const char *options;
   int32_t max_threads;
   pthread_mutex_t lock; /* of the list, and: one compilation at a time */
   tsr__gpu_kernel *kernels;

@@ -106,6 +106,7 @@ static void put_key(writer *w, const tsr__gpu_device *gpu, const tsr__gpu_source
   put_source(w, gpu->driver->language, source, texts);
   put_line(w, "arch", gpu->arch);
   put_line(w, "compiler", gpu->compiler);
+  put_line(w, "options", gpu->options != NULL ? gpu->options : "");
 }
 
 tsr_status tsr__image_key_make(const tsr__device *dev, const tsr__gpu_source *source, tsr__image_key *key,

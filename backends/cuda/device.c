@@ -62,6 +62,8 @@ void tsr__cuda_uuid(const tsr__cu *cu, int device, char out[TSR__CUDA_UUID_BYTES
   }
 }
 
+#define OPTION_TEXT(option) option " "
+
 /* Fills what tsr_device_get shows, and the state of d->device. */
 static tsr_status describe(const tsr__host *host, tsr__cuda *d, tsr__device *dev, tsr_error *err) {
   char name[96] = "", arch[64], compiler[96];
@@ -86,6 +88,7 @@ static tsr_status describe(const tsr__host *host, tsr__cuda *d, tsr__device *dev
   if (st != TSR_OK) {
     return st;
   }
+  tsr__gpu_of(dev)->options = TSR__CUDA_OPTIONS(OPTION_TEXT);
   tsr__gpu_of(dev)->max_threads = attribute(cu, d->device, TSR__CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   dev->num_threads = processors;
   dev->local_bytes = attribute(cu, d->device, TSR__CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);

@@ -98,13 +98,14 @@ static tsr_status take_image(const tsr__device *dev, tsr__nvrtc_program program,
   return TSR_OK;
 }
 
+#define OPTION_ITEM(option) option,
+
 tsr_status tsr__cuda_compile(const tsr__device *dev, const tsr__gpu_source *source, void **image, size_t *bytes,
                              tsr_error *err) {
   const tsr__cuda *d = tsr__cuda_of(dev);
   const tsr__nvrtc *nvrtc = &d->nvrtc;
   char target[32];
-  /* No flag that trades bits: products and sums are fused where the text says fma, and nowhere else. */
-  const char *const options[] = {target, "--std=c++11", "--fmad=false", "-default-device", "-DTSR_WAVE=32"};
+  const char *const options[] = {target, TSR__CUDA_OPTIONS(OPTION_ITEM)};
   tsr__nvrtc_program program = NULL;
   unsigned int error;
   int is_ptx = 0;

@@ -7,6 +7,10 @@
 #include "backends/cuda/nvrtc.h"
 #include "common/gpu.h"
 
+/* What NVRTC is told besides the target: no flag that trades bits. Products and sums are fused where the text says fma,
+ * and nowhere else. */
+#define TSR__CUDA_OPTIONS(X) X("--std=c++11") X("--fmad=false") X("-default-device") X("-DTSR_WAVE=32")
+
 /* The back end's own state of a device: tsr__gpu_device.native. */
 typedef struct tsr__cuda {
   tsr__cu cu;

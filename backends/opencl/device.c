@@ -106,6 +106,7 @@ static tsr_status describe(const tsr__host *host, tsr__opencl *d, tsr__device *d
     return st;
   }
   tsr__gpu_of(dev)->max_threads = max_threads(cl, d->device);
+  tsr__gpu_of(dev)->options = d->options;
   dev->host = host;
   dev->computes = 1;
   dev->host_memory = 0;

@@ -7,7 +7,7 @@
 
 /* ---- Keys ------------------------------------------------------------------------------------------ */
 
-enum { CHANGES = 9 };
+enum { CHANGES = 10 };
 
 /* Change n of what a key depends on. */
 static void change(fake *f, int n) {
@@ -21,6 +21,7 @@ static void change(fake *f, int n) {
   case 5: f->pieces[1] = "int secomd;\n"; break;
   case 6: f->driver.language = "fage"; break;
   case 7: strcpy(f->gpu.arch, "xx_91"); break;
+  case 8: f->gpu.options = "-O2"; break;
   default: strcpy(f->gpu.compiler, "fakecc 1.3 -O3"); break;
   }
 }
