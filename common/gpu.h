@@ -88,7 +88,7 @@ typedef struct tsr__kernel_key {
   uint8_t do_type; /* of dout */
   uint8_t rich;    /* 1: with TSR_RICH_FLAGS */
   uint8_t vector;  /* 1: rows of q, k, v (dout) are contiguous and promised to be aligned to 16 bytes */
-  uint8_t part;    /* backward: 0 dk and dv, 1 dk alone, 2 dv alone */
+  uint8_t spare;   /* 0 */
   uint16_t dim;    /* class of the head dimension, see tsr__gpu_dim_class; 0 */
   uint16_t dim_v;
   uint16_t tile_q, tile_k, threads;

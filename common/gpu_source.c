@@ -69,7 +69,6 @@ static void make_defines(const tsr__kernel_key *key, lines *l) {
   define_number(l, "TSR_K_V_TYPE", key->v_type);
   define_number(l, "TSR_K_DO_TYPE", key->do_type);
   define_number(l, "TSR_K_VECTOR", key->vector);
-  define_number(l, "TSR_K_PART", key->part);
   define_number(l, "TSR_K_DIM", key->dim);
   define_number(l, "TSR_K_DIM_V", key->dim_v);
   define_number(l, "TSR_K_TILE_Q", key->tile_q);

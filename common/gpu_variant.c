@@ -134,34 +134,27 @@ static void build_forward(const tsr__device *dev, const tsr__problem *p, tsr__pl
 
 /* ---- Backward -------------------------------------------------------------------------------------- */
 
+/* As many as keep a kernel's sums in registers: few threads have more of the tile each, and read less for it. */
+static uint16_t backward_threads(const tsr__kernel_key *key) {
+  const uint16_t dim = key->dim > key->dim_v ? key->dim : key->dim_v;
+  switch (key->kernel) {
+  case TSR__KERNEL_DKDV: return dim > 32 ? 256 : 128;
+  case TSR__KERNEL_DQ: return key->dim > 128 || (key->dim > 64 && !key->rich) ? 256 : 128;
+  default: return 128;
+  }
+}
+
 static tsr__kernel_key backward_key(const tsr__device *dev, const tsr__problem *p, uint8_t kernel) {
   tsr__kernel_key key = attention_key(p, kernel, 1);
   key.do_type = (uint8_t)p->desc.dout.dtype;
   key.grad_hash = p->score_grad != NULL ? tsr__expr_hash(p->score_grad) : 0;
   key.dim = dim_class(p->head_dim);
   key.dim_v = dim_class(p->head_dim_v);
-  key.threads = key.dim > 64 || key.dim_v > 64 ? 256 : 128;
+  key.threads = backward_threads(&key);
+  key.dim = kernel == TSR__KERNEL_DBIAS ? 0 : key.dim;
+  key.dim_v = kernel == TSR__KERNEL_DKDV ? key.dim_v : 0;
   key.tile_q = dev->local_bytes < FULL_LOCAL_BYTES ? 32 : 64;
   return key;
-}
-
-/* dK and dV: in one kernel where the sums of both fit a thread's registers. */
-static void add_dkdv(const tsr__device *dev, const tsr__problem *p, tsr__plan_build *build) {
-  tsr__kernel_key key = backward_key(dev, p, TSR__KERNEL_DKDV);
-  const int64_t items = p->batch * p->heads_kv * ceil_div(p->seqlen_k, key.tile_k);
-  const int dk = tsr__problem_has(p, TSR_SLOT_dk), dv = tsr__problem_has(p, TSR_SLOT_dv);
-  if (dk && dv && key.dim + key.dim_v <= 256) {
-    add_kernel(build, "dkdv", &key, items);
-    return;
-  }
-  if (dk) {
-    key.part = 1;
-    add_kernel(build, "dk", &key, items);
-  }
-  if (dv) {
-    key.part = 2;
-    add_kernel(build, "dv", &key, items);
-  }
 }
 
 static int64_t tiles_of(int64_t extent, int64_t tile) {
@@ -170,7 +163,8 @@ static int64_t tiles_of(int64_t extent, int64_t tile) {
 
 static void build_backward(const tsr__device *dev, const tsr__problem *p, tsr__plan_build *build) {
   tsr__kernel_key small = attention_key(p, TSR__KERNEL_DELTA, 0);
-  const tsr__kernel_key dq = backward_key(dev, p, TSR__KERNEL_DQ), dbias = backward_key(dev, p, TSR__KERNEL_DBIAS);
+  const tsr__kernel_key dkdv = backward_key(dev, p, TSR__KERNEL_DKDV), dq = backward_key(dev, p, TSR__KERNEL_DQ);
+  const tsr__kernel_key dbias = backward_key(dev, p, TSR__KERNEL_DBIAS);
   const int64_t rows = (p->features & TSR_A_Q_PACKED) ? p->total_q : p->batch * p->seqlen_q;
   const int64_t heads = p->batch * p->heads_q;
   build->tile_q = dq.tile_q;
@@ -183,7 +177,9 @@ static void build_backward(const tsr__device *dev, const tsr__problem *p, tsr__p
   build->own[TSR__GPU_OWN_DELTA] = 0;
   build->workspace_bytes = align_up(rows * p->heads_q * 4);
   add_kernel(build, "delta", &small, heads * ceil_div(p->seqlen_q, 64));
-  add_dkdv(dev, p, build);
+  if (tsr__problem_has(p, TSR_SLOT_dk) || tsr__problem_has(p, TSR_SLOT_dv)) {
+    add_kernel(build, "dkdv", &dkdv, p->batch * p->heads_kv * ceil_div(p->seqlen_k, dkdv.tile_k));
+  }
   if (tsr__problem_has(p, TSR_SLOT_dq)) {
     add_kernel(build, "dq", &dq, heads * ceil_div(p->seqlen_q, dq.tile_q));
   }

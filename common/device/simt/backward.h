@@ -11,14 +11,16 @@
 /* Gradients in registers: a thread has rows of its tr and, in each group of 16 * EACH channels, EACH of its tc. */
 #define TSR_EACH(dim) ((dim) < 64 ? 2 : 4)
 #define TSR_OWN(dim) ((dim) / TSR_COLS) /* channels of a thread */
-/* Rows of an operand in local memory at once. */
-#define TSR_AT_ONCE(dim) ((dim) <= 128 ? 32 : (dim) <= 256 ? 16 : 4)
+/* Channels whose sums a thread can keep; a wider head is done in pieces, each of which makes P and dS again. */
+#define TSR_PIECE_KV(dim) ((dim) <= 128 ? (dim) : (dim) <= 256 ? 128 : 192) /* dK and dV together */
+#define TSR_PIECE_Q(dim) ((dim) <= 256 ? (dim) : 320)
+/* Rows of an operand in local memory at once, by the channels of a piece. */
+#define TSR_AT_ONCE(piece) ((piece) <= 128 ? 32 : (piece) <= 256 ? 16 : 8)
 
 /* The arena, in bytes. The stage has slices, rows of an operand, or words of pairs. */
 #define TSR_PAIR_FLOATS TSR_MAX2(TSR_K_TILE_Q *TSR_LD_K, TSR_K_TILE_K *TSR_LD_Q)
-#define TSR_STAGE_FLOATS                                                                                \
-  TSR_MAX2(TSR_MAX2(TSR_SLICE *(TSR_LD_Q + TSR_LD_K), TSR_K_TILE_Q *TSR_K_TILE_K),                      \
-           TSR_MAX2(TSR_AT_ONCE(TSR_K_DIM) * TSR_K_DIM, TSR_AT_ONCE(TSR_K_DIM_V) * TSR_K_DIM_V))
+#define TSR_STAGE_FLOATS \
+  TSR_MAX2(TSR_MAX2(TSR_SLICE *(TSR_LD_Q + TSR_LD_K), TSR_K_TILE_Q *TSR_K_TILE_K), 32 * 128)
 #define TSR_AT_PAIRS (TSR_STAGE_FLOATS * 4)
 #define TSR_AT_Q_ROWS (TSR_AT_PAIRS + TSR_PAIR_FLOATS * 4)
 #define TSR_AT_DO_ROWS (TSR_AT_Q_ROWS + TSR_K_TILE_Q * 8)
@@ -328,6 +330,17 @@ TSR_FN tsr_u32 tsr_grad_bad(const float *acc, const int n) {
   return sum != sum;
 }
 
+/* Rows [first, first + TSR_AT_ONCE(piece)) of an operand, channels from c0 on, to the stage. */
+TSR_FN void tsr_grad_load(const tsr_env *e, const tsr_grad *g, TSR_GLOBAL const void *x, int type, tsr_i64 step,
+                          tsr_i32 rows_at, tsr_i32 first, tsr_i32 c0, tsr_i32 channels, const int piece) {
+  tsr_rows rows;
+  rows.at = TSR_I64_AT(rows_at);
+  rows.s = 0;
+  rows.b = 0;
+  tsr_load_natural(e->t, TSR_CAT(void, x, c0 * step * (type == TSR_T_F32 ? 4 : 2)), type, step, &rows, 0, 0, first,
+                   TSR_AT_ONCE(piece), channels - c0, piece, TSR_F32_AT(0));
+}
+
 TSR_FN void tsr_grad_zero(float *acc, const int n) {
   tsr_i32 i;
   TSR_UNROLL
@@ -336,16 +349,17 @@ TSR_FN void tsr_grad_zero(float *acc, const int n) {
   }
 }
 
-/* Writes the thread's rows [first, first + rows) that are below `end`, times factor. at: element of row 0, channel 0. */
+/* Writes the thread's rows [first, first + rows) that are below `end`, channels from c0 on, times factor. at: element of
+ * row 0, channel 0. */
 TSR_FN void tsr_grad_store(const float *acc, const int rows, const int dim, tsr_i32 first, tsr_i32 end, tsr_i32 tc,
-                           float factor, TSR_GLOBAL void *out, int type, const tsr_t4 *t, tsr_i64 at,
+                           float factor, TSR_GLOBAL void *out, int type, const tsr_t4 *t, tsr_i64 at, tsr_i32 c0,
                            tsr_i32 channels) {
   tsr_i32 r, n;
   TSR_UNROLL
   for (r = 0; r < rows; r++) {
     TSR_UNROLL
     for (n = 0; n < TSR_OWN(dim); n++) {
-      const tsr_i32 c = n / TSR_EACH(dim) * TSR_EACH(dim) * TSR_COLS + tc * TSR_EACH(dim) + n % TSR_EACH(dim);
+      const tsr_i32 c = c0 + n / TSR_EACH(dim) * TSR_EACH(dim) * TSR_COLS + tc * TSR_EACH(dim) + n % TSR_EACH(dim);
       if (first + r < end && c < channels) {
         tsr_store(out, type, at + (first + r) * t->stride[1] + c * t->stride[3], acc[r * TSR_OWN(dim) + n] * factor);
       }
