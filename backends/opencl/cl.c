@@ -13,7 +13,8 @@ TSR__CL_FUNCTIONS(X)
 TSR__CL_OPTIONAL_FUNCTIONS(X)
 #undef X
 
-int tsr__cl_open(tsr__cl *cl, char *why_not, size_t why_not_bytes) {
+int tsr__cl_open(tsr__cl *cl, const char *path, char *why_not, size_t why_not_bytes) {
+  (void)path; /* nothing is opened */
   (void)why_not;
   (void)why_not_bytes;
   cl->library = NULL;
@@ -52,21 +53,23 @@ static const char *find_all(tsr__cl *cl) {
   return missing;
 }
 
-int tsr__cl_open(tsr__cl *cl, char *why_not, size_t why_not_bytes) {
+int tsr__cl_open(tsr__cl *cl, const char *path, char *why_not, size_t why_not_bytes) {
   static const char *const names[] = {"libOpenCL.so.1", "libOpenCL.so"};
+  const int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+  const int given = *path != '\0';
   const char *missing;
-  cl->library = NULL;
-  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && cl->library == NULL; i++) {
-    cl->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  cl->library = given ? dlopen(path, flags) : NULL;
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && cl->library == NULL && !given; i++) {
+    cl->library = dlopen(names[i], flags);
   }
   if (cl->library == NULL) {
-    snprintf(why_not, why_not_bytes, "no OpenCL here: libOpenCL.so.1 was not found");
+    snprintf(why_not, why_not_bytes, "no OpenCL here: %.120s was not found", given ? path : names[0]);
     return 0;
   }
   missing = find_all(cl);
   dlclose(cl->library); /* it stays: RTLD_NODELETE */
   if (missing != NULL) {
-    snprintf(why_not, why_not_bytes, "libOpenCL.so.1 has no %s; OpenCL 1.2 is needed", missing);
+    snprintf(why_not, why_not_bytes, "%.100s has no %s; OpenCL 1.2 is needed", given ? path : names[0], missing);
     return 0;
   }
   return 1;

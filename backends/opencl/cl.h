@@ -153,9 +153,9 @@ typedef struct tsr__cl {
 #undef X
 } tsr__cl;
 
-/* Fills *cl; the library stays in the process from then on, since drivers do not survive being unloaded. Nonzero on
- * success, else a reason of one line. */
-int tsr__cl_open(tsr__cl *cl, char *why_not, size_t why_not_bytes);
+/* Fills *cl from the library at `path` ("" : libOpenCL.so.1 wherever the loader finds it), which stays in the process
+ * from then on, since drivers do not survive being unloaded. Nonzero on success, else a reason of one line. */
+int tsr__cl_open(tsr__cl *cl, const char *path, char *why_not, size_t why_not_bytes);
 
 /* "CL_OUT_OF_RESOURCES" for -5, "error -9999" for what is not listed above; buffer may be used. */
 const char *tsr__cl_error_name(int32_t error, char *buffer, size_t buffer_bytes);

@@ -84,10 +84,23 @@ static int32_t max_threads(const tsr__cl *cl, tsr__cl_device device) {
   return n < INT32_MAX ? (int32_t)n : INT32_MAX;
 }
 
+/* Options of builds; static storage. Never one that lets the compiler reassociate or assume finite numbers. PoCL turns
+ * a work group into loops of one CPU function and spends minutes on optimising what is unrolled for a GPU's registers;
+ * unoptimised, a kernel is there in a second, and whoever wants a fast CPU has the cpu back end. */
+static const char *build_options(const tsr__cl *cl, tsr__cl_device device, const char *platform) {
+  const uint64_t floats = number(cl, device, TSR__CL_DEVICE_SINGLE_FP_CONFIG, sizeof(uint64_t));
+  const int exact = (floats & TSR__CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0;
+  if (number(cl, device, TSR__CL_DEVICE_TYPE, sizeof(uint64_t)) & TSR__CL_DEVICE_TYPE_CPU &&
+      strcmp(platform, "Portable Computing Language") == 0) {
+    return exact ? "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -cl-opt-disable"
+                 : "-cl-std=CL1.2 -cl-opt-disable";
+  }
+  return exact ? "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt" : "-cl-std=CL1.2";
+}
+
 /* Fills what tsr_device_get shows, and the state. */
 static tsr_status describe(const tsr__host *host, tsr__opencl *d, tsr__device *dev, tsr_error *err) {
   const tsr__cl *cl = &d->cl;
-  const uint64_t floats = number(cl, d->device, TSR__CL_DEVICE_SINGLE_FP_CONFIG, sizeof(uint64_t));
   char name[96], driver[48], platform[80], version[96], device_version[48], arch[64], compiler[96];
   tsr_status st;
   tsr__opencl_device_text(cl, d->device, TSR__CL_DEVICE_NAME, name, sizeof(name));
@@ -96,15 +109,14 @@ static tsr_status describe(const tsr__host *host, tsr__opencl *d, tsr__device *d
   tsr__opencl_platform_text(cl, d->platform, TSR__CL_PLATFORM_NAME, platform, sizeof(platform));
   tsr__opencl_platform_text(cl, d->platform, TSR__CL_PLATFORM_VERSION, version, sizeof(version));
   d->has_compiler = number32(cl, d->device, TSR__CL_DEVICE_COMPILER_AVAILABLE) != 0;
-  d->options = floats & TSR__CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
-                   ? "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt"
-                   : "-cl-std=CL1.2";
+  d->options = build_options(cl, d->device, platform);
   snprintf(arch, sizeof(arch), "%.40s %.22s", name, driver);
   snprintf(compiler, sizeof(compiler), "%.60s %.34s", version, driver);
   st = tsr__gpu_device_open(host, &tsr__opencl_driver, d, arch, compiler, dev, err);
   if (st != TSR_OK) {
     return st;
   }
+  tsr__gpu_of(dev)->options = d->options;
   tsr__gpu_of(dev)->max_threads = max_threads(cl, d->device);
   tsr__gpu_of(dev)->options = d->options;
   dev->host = host;
@@ -146,7 +158,7 @@ static tsr_status make_state(const tsr__host *host, tsr__opencl **d, tsr_error *
   if (*d == NULL) {
     return tsr__fail(err, TSR_OUT_OF_MEMORY, "", "no memory for a device of %zu bytes", sizeof(**d));
   }
-  if (!tsr__cl_open(&(*d)->cl, why_not, sizeof(why_not))) {
+  if (!tsr__cl_open(&(*d)->cl, host->opencl_path, why_not, sizeof(why_not))) {
     tsr__alloc_free(&host->alloc, *d);
     return tsr__fail(err, TSR_BACKEND_MISSING, "name", "opencl: %s", why_not);
   }

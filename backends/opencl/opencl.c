@@ -20,8 +20,7 @@ static int32_t count(const tsr__host *host, char *why_not, size_t bytes) {
   tsr__opencl_list list;
   tsr_error err;
   tsr__cl cl;
-  (void)host;
-  if (!tsr__cl_open(&cl, why_not, bytes)) {
+  if (!tsr__cl_open(&cl, host->opencl_path, why_not, bytes)) {
     return 0;
   }
   if (tsr__opencl_enter(&err) != TSR_OK) {
