@@ -14,7 +14,8 @@
 
 struct tsr_prelude_index {
   unsigned x;
-  __device__ __forceinline__ tsr_prelude_index(unsigned i) : x(i) {}
+  __device__ __forceinline__ tsr_prelude_index(unsigned i) : x(i) {
+  }
 };
 
 TSR_PRELUDE_FN float fmaf(float a, float b, float c) {
