@@ -153,12 +153,25 @@ static void report(const char *what, int x, int y) {
   abort();
 }
 
-/* Lets every thread that can run go on until it waits. */
+static int is_coprime(int a, int b) {
+  while (b != 0) {
+    const int rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a == 1;
+}
+
+/* Lets every thread that can run go on until it waits, in an order of the round's own. */
 static void run_round(uint64_t round) {
-  const int first = (int)(round * 7919 % (uint64_t)emu.threads);
+  const uint64_t mixed = (round + 1) * UINT64_C(0x9e3779b97f4a7c15);
+  const int first = (int)((mixed >> 40) % (uint64_t)emu.threads);
+  int step = (int)((mixed >> 20) % (uint64_t)emu.threads) | 1;
+  while (!is_coprime(step, emu.threads)) {
+    step++;
+  }
   for (int n = 0; n < emu.threads; n++) {
-    const int at = (first + n) % emu.threads;
-    emu.current = round & 1 ? emu.threads - 1 - at : at;
+    emu.current = (int)((first + (int64_t)n * step) % emu.threads);
     if (emu.fibers[emu.current].state == RUNS) {
       to_fiber(&emu.fibers[emu.current]);
     }
