@@ -77,7 +77,8 @@ static void test_kept(void **state) {
   folder_remove(deep);
 }
 
-/* Every byte of the header and many others: the magic, the lengths, the checksum, the key, what fills up to the image, the image. */
+/* Every byte of the header and many others: the magic, the lengths, the checksum, the key, what fills up to the image,
+ * the image. */
 static void test_damage(void **state) {
   static unsigned char entry[16384];
   fake f;
