@@ -7,21 +7,21 @@
 /* ---- Append ------------------------------------------------------------------------------------ */
 
 /* tsr_append_kernel_args.flags */
-#define TSR_AP_PACKED 0x1u      /* k_new is packed: cu_seqlens_new */
-#define TSR_AP_LENGTHS 0x2u     /* seqlens_k is there, else sequences begin empty */
-#define TSR_AP_LEN64 0x4u       /* lengths are 64-bit */
-#define TSR_AP_ROTARY 0x8u      /* cos and sin are there */
-#define TSR_AP_POSITIONS 0x10u  /* positions is there */
-#define TSR_AP_PAIRS 0x20u      /* rotary turns neighbouring channels (TSR_APPEND_INTERLEAVED) */
-#define TSR_AP_FIXED 0x40u      /* scales are read (TSR_APPEND_STATIC_SCALES) */
-#define TSR_AP_PAGED 0x80u      /* block_table */
+#define TSR_AP_PACKED 0x1u     /* k_new is packed: cu_seqlens_new */
+#define TSR_AP_LENGTHS 0x2u    /* seqlens_k is there, else sequences begin empty */
+#define TSR_AP_LEN64 0x4u      /* lengths are 64-bit */
+#define TSR_AP_ROTARY 0x8u     /* cos and sin are there */
+#define TSR_AP_POSITIONS 0x10u /* positions is there */
+#define TSR_AP_PAIRS 0x20u     /* rotary turns neighbouring channels (TSR_APPEND_INTERLEAVED) */
+#define TSR_AP_FIXED 0x40u     /* scales are read (TSR_APPEND_STATIC_SCALES) */
+#define TSR_AP_PAGED 0x80u     /* block_table */
 
 /* One of K, V and Q on its way. type: TSR_T_*; scale_type only where group is not 0. */
 typedef struct tsr_append_side {
   tsr_t4 from, to, scale;
-  tsr_i32 heads;    /* 0: there is none (q) */
+  tsr_i32 heads; /* 0: there is none (q) */
   tsr_i32 channels;
-  tsr_i32 group;    /* channels that a scale covers, 0: not quantised */
+  tsr_i32 group;                                 /* channels that a scale covers, 0: not quantised */
   tsr_u8 from_type, to_type, scale_type, turned; /* turned: 1: rotary applies */
 } tsr_append_side;
 
@@ -43,20 +43,20 @@ typedef struct tsr_append_kernel_args {
 } tsr_append_kernel_args;
 
 /* Then tsr_append_kernel_args by value. Absent tensors are null pointers. */
-#define TSR_PARAMS_APPEND(X)      \
-  X(const void, k_new)            \
-  X(const void, v_new)            \
-  X(void, k_cache)                \
-  X(void, v_cache)                \
-  X(void, k_scale)                \
-  X(void, v_scale)                \
-  X(const void, q)                \
-  X(void, q_out)                  \
-  X(const float, cos)             \
-  X(const float, sin)             \
-  X(const void, cu_seqlens_new)   \
-  X(const void, seqlens_k)        \
-  X(const tsr_i32, positions)     \
+#define TSR_PARAMS_APPEND(X)    \
+  X(const void, k_new)          \
+  X(const void, v_new)          \
+  X(void, k_cache)              \
+  X(void, v_cache)              \
+  X(void, k_scale)              \
+  X(void, v_scale)              \
+  X(const void, q)              \
+  X(void, q_out)                \
+  X(const float, cos)           \
+  X(const float, sin)           \
+  X(const void, cu_seqlens_new) \
+  X(const void, seqlens_k)      \
+  X(const tsr_i32, positions)   \
   X(const tsr_i32, block_table)
 
 /* ---- Merge ------------------------------------------------------------------------------------- */
@@ -66,8 +66,8 @@ typedef struct tsr_append_kernel_args {
 #define TSR_MERGE_FAN 8
 
 typedef struct tsr_merge_kernel_args {
-  tsr_t4 partial_o, o;     /* b, s, h, channel; offset_bytes of partial_o unused */
-  tsr_t3 partial_lse, lse; /* b, h, s; offset_bytes of partial_lse unused */
+  tsr_t4 partial_o, o;                    /* b, s, h, channel; offset_bytes of partial_o unused */
+  tsr_t3 partial_lse, lse;                /* b, h, s; offset_bytes of partial_lse unused */
   tsr_i64 partial_o_bytes[TSR_MERGE_FAN]; /* byte offsets of the partials of this launch */
   tsr_i64 partial_lse_bytes[TSR_MERGE_FAN];
   tsr_t1 sink;
@@ -75,8 +75,8 @@ typedef struct tsr_merge_kernel_args {
   tsr_i64 rows;      /* b x s x h */
   tsr_i64 seqlen;
   tsr_i32 heads, channels;
-  tsr_i32 count;          /* partials of this launch, 1..TSR_MERGE_FAN */
-  tsr_i32 first, last;    /* 1: nothing was folded before; nothing comes after */
+  tsr_i32 count;       /* partials of this launch, 1..TSR_MERGE_FAN */
+  tsr_i32 first, last; /* 1: nothing was folded before; nothing comes after */
   tsr_u8 partial_type, o_type, reserved[2];
 } tsr_merge_kernel_args;
 
@@ -85,26 +85,26 @@ typedef struct tsr_merge_kernel_args {
   ((n) <= TSR_MERGE_FAN ? (tsr_i64)0 : (tsr_i64)(rows) * (4 + (tsr_i64)(channels)) * 4)
 
 /* Then tsr_merge_kernel_args by value. o1.. and lse1.. of partials that a launch does not have are null pointers. */
-#define TSR_PARAMS_MERGE(X)  \
-  X(const void, o0)          \
-  X(const void, o1)          \
-  X(const void, o2)          \
-  X(const void, o3)          \
-  X(const void, o4)          \
-  X(const void, o5)          \
-  X(const void, o6)          \
-  X(const void, o7)          \
-  X(const void, lse0)        \
-  X(const void, lse1)        \
-  X(const void, lse2)        \
-  X(const void, lse3)        \
-  X(const void, lse4)        \
-  X(const void, lse5)        \
-  X(const void, lse6)        \
-  X(const void, lse7)        \
-  X(void, o)                 \
-  X(void, lse)               \
-  X(const void, sink)        \
+#define TSR_PARAMS_MERGE(X) \
+  X(const void, o0)         \
+  X(const void, o1)         \
+  X(const void, o2)         \
+  X(const void, o3)         \
+  X(const void, o4)         \
+  X(const void, o5)         \
+  X(const void, o6)         \
+  X(const void, o7)         \
+  X(const void, lse0)       \
+  X(const void, lse1)       \
+  X(const void, lse2)       \
+  X(const void, lse3)       \
+  X(const void, lse4)       \
+  X(const void, lse5)       \
+  X(const void, lse6)       \
+  X(const void, lse7)       \
+  X(void, o)                \
+  X(void, lse)              \
+  X(const void, sink)       \
   X(void, workspace)
 
 #define TSR_CACHE_PARAM(type, name) TSR_GLOBAL type *name, /* q_out may be q */

@@ -235,10 +235,10 @@ static void multiply(const void *arg) {
   }
   for (int pass = 0; pass < 2; pass++) {
     for (int r = 0; r < s.cd; r++) {
-      const int row = mfma32                                                   ? (r & 3) + 4 * (l >> 5) + 8 * (r >> 2)
-                      : gfx11                                                  ? 2 * r + (l >> 4)
-                      : s.wave == 32 /* gfx12 */                               ? r + 8 * (l >> 4)
-                                                                               : r + 4 * (l >> 4);
+      const int row = mfma32                     ? (r & 3) + 4 * (l >> 5) + 8 * (r >> 2)
+                      : gfx11                    ? 2 * r + (l >> 4)
+                      : s.wave == 32 /* gfx12 */ ? r + 8 * (l >> 4)
+                                                 : r + 4 * (l >> 4);
       float *at = pass == 0 ? &p->c[row][l % s.n] : &p->d[row][l % s.n];
       if (pass == 0) {
         c[r] = *at;

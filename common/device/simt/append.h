@@ -21,7 +21,7 @@ typedef struct tsr_token {
 
 /* One row on its way. */
 typedef struct tsr_append_row {
-  const tsr_append_side *side;
+  tsr_append_side side;
   TSR_GLOBAL const void *source;
   TSR_GLOBAL void *target, *scales;
   tsr_i64 from, to, scale; /* elements of channel 0, of the first scale */
@@ -144,14 +144,14 @@ TSR_FN void tsr_rotate(const tsr_append_kernel_args *a, const tsr_append_row *r,
     const float x = r->x[n * step], y = r->x[n * step + other];
     const float x_cos = tsr_f32_mul(x, c), x_sin = tsr_f32_mul(x, s);
     const float y_cos = tsr_f32_mul(y, c), y_sin = tsr_f32_mul(y, s);
-    r->x[n * step] = tsr_round_as(r->side->from_type, tsr_f32_sub(x_cos, y_sin));
-    r->x[n * step + other] = tsr_round_as(r->side->from_type, tsr_f32_add(x_sin, y_cos));
+    r->x[n * step] = tsr_round_as(r->side.from_type, tsr_f32_sub(x_cos, y_sin));
+    r->x[n * step + other] = tsr_round_as(r->side.from_type, tsr_f32_add(x_sin, y_cos));
   }
 }
 
 /* Stores without a scale: what was turned, or converted to fp8; the rest as it is, every bit of a NaN too. */
 TSR_FN void tsr_append_plain(const tsr_append_row *r) {
-  const tsr_append_side *s = r->side;
+  const tsr_append_side *s = &r->side;
   const tsr_i32 fresh = s->from_type != s->to_type ? s->channels : r->turned;
   tsr_i32 c;
   for (c = r->t; c < s->channels; c += TSR_K_THREADS) {
@@ -170,7 +170,7 @@ TSR_FN float tsr_largest_code(int type) {
 
 /* The scales of a row, as the scale tensor holds them: read, or computed and written. */
 TSR_FN void tsr_append_scales(const tsr_append_row *r, int fixed) {
-  const tsr_append_side *s = r->side;
+  const tsr_append_side *s = &r->side;
   tsr_i32 g, c;
   for (g = r->t; g < s->channels / s->group; g += TSR_K_THREADS) {
     const tsr_i64 at = r->scale + g * s->scale.stride[3];
@@ -201,7 +201,7 @@ TSR_FN tsr_i32 tsr_code_i8(float x) {
 }
 
 TSR_FN void tsr_append_codes(const tsr_append_row *r) {
-  const tsr_append_side *s = r->side;
+  const tsr_append_side *s = &r->side;
   tsr_i32 c;
   if (s->to_type == TSR_T_U4) { /* strides are even: a byte belongs to one row */
     for (c = 2 * r->t; c + 1 < s->channels; c += 2 * TSR_K_THREADS) {
@@ -222,71 +222,105 @@ TSR_FN void tsr_append_codes(const tsr_append_row *r) {
   }
 }
 
+/* ---- An item ----------------------------------------------------------------------------------- */
+
+#define TSR_X_MEMBER(type, name) TSR_GLOBAL type *name;
+#define TSR_X_COPY(type, name) p.name = name;
+
+typedef struct tsr_append_ptrs {
+  TSR_PARAMS_APPEND(TSR_X_MEMBER)
+} tsr_append_ptrs;
+
+/* Whose row it is: h of K, V and Q, one after the other. 1: it goes to a cache. */
+TSR_FN int tsr_append_side_of(const tsr_append_kernel_args *a, const tsr_append_ptrs *p, tsr_i32 *h,
+                              tsr_append_row *r) {
+  if (*h < a->k.heads) {
+    r->side = a->k;
+    r->source = TSR_CAT(void, p->k_new, a->k.from.offset_bytes);
+    r->target = TSR_AT(void, p->k_cache, a->k.to.offset_bytes);
+    r->scales = TSR_AT(void, p->k_scale, a->k.scale.offset_bytes);
+  } else if (*h < a->k.heads + a->v.heads) {
+    *h -= a->k.heads;
+    r->side = a->v;
+    r->source = TSR_CAT(void, p->v_new, a->v.from.offset_bytes);
+    r->target = TSR_AT(void, p->v_cache, a->v.to.offset_bytes);
+    r->scales = TSR_AT(void, p->v_scale, a->v.scale.offset_bytes);
+  } else {
+    *h -= a->k.heads + a->v.heads;
+    r->side = a->q;
+    r->source = TSR_CAT(void, p->q, a->q.from.offset_bytes);
+    r->target = TSR_AT(void, p->q_out, a->q.to.offset_bytes);
+    r->scales = 0;
+    return 0;
+  }
+  return 1;
+}
+
+/* Finds an item's token and row; 0: there is none, or no place for it. */
+TSR_FN int tsr_append_row_at(const tsr_append_kernel_args *a, const tsr_append_ptrs *p, tsr_i64 item, tsr_token *t,
+                             tsr_append_row *r) {
+  const tsr_i64 rows = (tsr_i64)a->k.heads + a->v.heads + a->q.heads;
+  tsr_i32 h = (tsr_i32)(item % rows);
+  tsr_i64 i0, i1;
+  int cached;
+  if (!tsr_find_token(a, TSR_CAT(void, p->cu_seqlens_new, a->cu_seqlens_new.offset_bytes),
+                      TSR_CAT(void, p->seqlens_k, a->seqlens_k.offset_bytes),
+                      TSR_CAT(tsr_i32, p->positions, a->positions.offset_bytes), item / rows, t)) {
+    return 0;
+  }
+  cached = tsr_append_side_of(a, p, &h, r);
+  i0 = t->slot;
+  i1 = t->row;
+  if (cached && !tsr_cache_place(a, TSR_CAT(tsr_i32, p->block_table, a->block_table.offset_bytes), t, &i0, &i1)) {
+    return 0;
+  }
+  r->from = t->slot * r->side.from.stride[0] + t->row * r->side.from.stride[1] + h * r->side.from.stride[2];
+  r->to = i0 * r->side.to.stride[0] + i1 * r->side.to.stride[1] + h * r->side.to.stride[2];
+  r->scale = i0 * r->side.scale.stride[0] + i1 * r->side.scale.stride[1] + h * r->side.scale.stride[2];
+  r->turned = 0;
+  return 1;
+}
+
+/* Rows that lie where they go (q_out may be q) are read before they are written. */
+TSR_FN void tsr_append_one(const tsr_append_kernel_args *a, const tsr_append_ptrs *p, const tsr_token *t,
+                           tsr_append_row *r) {
+  tsr_i32 c;
+  for (c = r->t; c < r->side.channels; c += TSR_K_THREADS) {
+    r->x[c] = tsr_load(r->source, r->side.from_type, r->from + c * r->side.from.stride[3]);
+  }
+  TSR_BARRIER();
+  if (r->side.turned && t->angle >= 0) {
+    tsr_rotate(a, r, TSR_CAT(float, p->cos, a->cos.offset_bytes) + t->angle * a->cos.stride[0],
+               TSR_CAT(float, p->sin, a->sin.offset_bytes) + t->angle * a->sin.stride[0]);
+    r->turned = a->rotary_dim;
+    TSR_BARRIER();
+  }
+  if (r->side.group != 0) {
+    tsr_append_scales(r, (a->flags & TSR_AP_FIXED) != 0);
+    TSR_BARRIER();
+    tsr_append_codes(r);
+  } else {
+    tsr_append_plain(r);
+  }
+  TSR_BARRIER();
+}
+
 TSR_KERNEL(TSR_K_THREADS) tsr_append(TSR_PARAMS_APPEND(TSR_CACHE_PARAM) const tsr_append_kernel_args a) {
   TSR_ARENA(arena, TSR_ARENA_BYTES);
-  const tsr_i64 rows = (tsr_i64)a.k.heads + a.v.heads + a.q.heads;
-  TSR_GLOBAL const float *cosines = TSR_CAT(float, cos, a.cos.offset_bytes);
-  TSR_GLOBAL const float *sines = TSR_CAT(float, sin, a.sin.offset_bytes);
-  tsr_i64 w;
+  const tsr_i64 items = a.tokens * ((tsr_i64)a.k.heads + a.v.heads + a.q.heads);
+  tsr_append_ptrs p;
   tsr_append_row r;
+  tsr_token token;
+  tsr_i64 w;
+  TSR_PARAMS_APPEND(TSR_X_COPY)
   r.x = (TSR_LOCAL float *)arena;
   r.unit = r.x + TSR_CHANNELS_MOST;
   r.t = TSR_THREAD();
-  for (w = TSR_GROUP(); w < a.tokens * rows; w += TSR_GROUPS()) {
-    tsr_i32 h = (tsr_i32)(w % rows), c;
-    tsr_i64 i0, i1;
-    tsr_token token;
-    int is_q = 0;
-    if (!tsr_find_token(&a, TSR_CAT(void, cu_seqlens_new, a.cu_seqlens_new.offset_bytes),
-                        TSR_CAT(void, seqlens_k, a.seqlens_k.offset_bytes),
-                        TSR_CAT(tsr_i32, positions, a.positions.offset_bytes), w / rows, &token)) {
-      continue;
+  r.scales = 0;
+  for (w = TSR_GROUP(); w < items; w += TSR_GROUPS()) {
+    if (tsr_append_row_at(&a, &p, w, &token, &r)) {
+      tsr_append_one(&a, &p, &token, &r);
     }
-    if (h < a.k.heads) {
-      r.side = &a.k;
-      r.source = TSR_CAT(void, k_new, a.k.from.offset_bytes);
-      r.target = TSR_AT(void, k_cache, a.k.to.offset_bytes);
-      r.scales = TSR_AT(void, k_scale, a.k.scale.offset_bytes);
-    } else if (h < a.k.heads + a.v.heads) {
-      h -= a.k.heads;
-      r.side = &a.v;
-      r.source = TSR_CAT(void, v_new, a.v.from.offset_bytes);
-      r.target = TSR_AT(void, v_cache, a.v.to.offset_bytes);
-      r.scales = TSR_AT(void, v_scale, a.v.scale.offset_bytes);
-    } else {
-      h -= a.k.heads + a.v.heads;
-      is_q = 1;
-      r.side = &a.q;
-      r.source = TSR_CAT(void, q, a.q.from.offset_bytes);
-      r.target = TSR_AT(void, q_out, a.q.to.offset_bytes);
-      r.scales = 0;
-    }
-    i0 = token.slot;
-    i1 = token.row;
-    if (!is_q && !tsr_cache_place(&a, TSR_CAT(tsr_i32, block_table, a.block_table.offset_bytes), &token, &i0, &i1)) {
-      continue;
-    }
-    r.from = token.slot * r.side->from.stride[0] + token.row * r.side->from.stride[1] + h * r.side->from.stride[2];
-    r.to = i0 * r.side->to.stride[0] + i1 * r.side->to.stride[1] + h * r.side->to.stride[2];
-    r.scale = i0 * r.side->scale.stride[0] + i1 * r.side->scale.stride[1] + h * r.side->scale.stride[2];
-    r.turned = 0;
-    for (c = r.t; c < r.side->channels; c += TSR_K_THREADS) {
-      r.x[c] = tsr_load(r.source, r.side->from_type, r.from + c * r.side->from.stride[3]);
-    }
-    TSR_BARRIER();
-    if (r.side->turned && token.angle >= 0) {
-      tsr_rotate(&a, &r, cosines + token.angle * a.cos.stride[0], sines + token.angle * a.sin.stride[0]);
-      r.turned = a.rotary_dim;
-      TSR_BARRIER();
-    }
-    if (r.side->group != 0) {
-      tsr_append_scales(&r, (a.flags & TSR_AP_FIXED) != 0);
-      TSR_BARRIER();
-      tsr_append_codes(&r);
-    } else {
-      tsr_append_plain(&r);
-    }
-    TSR_BARRIER();
   }
 }
 

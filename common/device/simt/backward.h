@@ -19,8 +19,7 @@
 
 /* The arena, in bytes. The stage has slices, rows of an operand, or words of pairs. */
 #define TSR_PAIR_FLOATS TSR_MAX2(TSR_K_TILE_Q *TSR_LD_K, TSR_K_TILE_K *TSR_LD_Q)
-#define TSR_STAGE_FLOATS \
-  TSR_MAX2(TSR_MAX2(TSR_SLICE *(TSR_LD_Q + TSR_LD_K), TSR_K_TILE_Q *TSR_K_TILE_K), 32 * 128)
+#define TSR_STAGE_FLOATS TSR_MAX2(TSR_MAX2(TSR_SLICE *(TSR_LD_Q + TSR_LD_K), TSR_K_TILE_Q *TSR_K_TILE_K), 32 * 128)
 #define TSR_AT_PAIRS (TSR_STAGE_FLOATS * 4)
 #define TSR_AT_Q_ROWS (TSR_AT_PAIRS + TSR_PAIR_FLOATS * 4)
 #define TSR_AT_DO_ROWS (TSR_AT_Q_ROWS + TSR_K_TILE_Q * 8)
@@ -54,22 +53,22 @@ typedef struct tsr_grad {
 #else
 #define TSR_GRAD_EXPR(e)
 #endif
-#define TSR_GRAD_BEGIN(e, p, g)            \
-  tsr_params p;                            \
-  tsr_env e;                               \
-  tsr_grad g;                              \
-  TSR_PARAMS(TSR_X_COPY)                   \
-  e.a = &a;                                \
-  e.l = &l;                                \
-  e.p = &p;                                \
-  TSR_GRAD_EXPR(e);                        \
-  tsr_env_init(&e);                        \
-  g.arena = arena;                         \
-  g.for_bias = 0;                          \
-  g.key.k0 = 0;                            \
-  g.key.k1 = 0;                            \
-  if (TSR_FLAGS(&a) & TSR_A_DROPOUT) {     \
-    g.key = tsr_run_key(&e);               \
+#define TSR_GRAD_BEGIN(e, p, g)        \
+  tsr_params p;                        \
+  tsr_env e;                           \
+  tsr_grad g;                          \
+  TSR_PARAMS(TSR_X_COPY)               \
+  e.a = &a;                            \
+  e.l = &l;                            \
+  e.p = &p;                            \
+  TSR_GRAD_EXPR(e);                    \
+  tsr_env_init(&e);                    \
+  g.arena = arena;                     \
+  g.for_bias = 0;                      \
+  g.key.k0 = 0;                        \
+  g.key.k1 = 0;                        \
+  if (TSR_FLAGS(&a) & TSR_A_DROPOUT) { \
+    g.key = tsr_run_key(&e);           \
   }
 
 /* Delta of row 0 of a head; the next rows follow. */
@@ -200,10 +199,9 @@ TSR_FN float tsr_grad_score(const tsr_env *e, const tsr_grad *g, tsr_i32 h, tsr_
   }
   if (TSR_FLAGS(a) & TSR_A_ALIBI) {
     const tsr_i64 d = i + g->seq.off - j;
-    const float down =
-        TSR_CAT(float, e->p->alibi_slopes,
-                a->alibi.offset_bytes)[g->seq.b * a->alibi.stride[0] + h * a->alibi.stride[1]] *
-        (float)(d < 0 ? -d : d);
+    const float down = TSR_CAT(float, e->p->alibi_slopes,
+                               a->alibi.offset_bytes)[g->seq.b * a->alibi.stride[0] + h * a->alibi.stride[1]] *
+                       (float)(d < 0 ? -d : d);
     x = x - down;
   }
   if (TSR_FLAGS(a) & TSR_A_BIAS) {
@@ -337,7 +335,7 @@ TSR_FN void tsr_grad_load(const tsr_env *e, const tsr_grad *g, TSR_GLOBAL const 
   rows.at = TSR_I64_AT(rows_at);
   rows.s = 0;
   rows.b = 0;
-  tsr_load_natural(e->t, TSR_CAT(void, x, c0 * step * (type == TSR_T_F32 ? 4 : 2)), type, step, &rows, 0, 0, first,
+  tsr_load_natural(e->t, TSR_CAT(void, x, c0 *step *(type == TSR_T_F32 ? 4 : 2)), type, step, &rows, 0, 0, first,
                    TSR_AT_ONCE(piece), channels - c0, piece, TSR_F32_AT(0));
 }
 
@@ -349,8 +347,8 @@ TSR_FN void tsr_grad_zero(float *acc, const int n) {
   }
 }
 
-/* Writes the thread's rows [first, first + rows) that are below `end`, channels from c0 on, times factor. at: element of
- * row 0, channel 0. */
+/* Writes the thread's rows [first, first + rows) that are below `end`, channels from c0 on, times factor. at: element
+ * of row 0, channel 0. */
 TSR_FN void tsr_grad_store(const float *acc, const int rows, const int dim, tsr_i32 first, tsr_i32 end, tsr_i32 tc,
                            float factor, TSR_GLOBAL void *out, int type, const tsr_t4 *t, tsr_i64 at, tsr_i32 c0,
                            tsr_i32 channels) {

@@ -70,8 +70,8 @@ TSR_FN void tsr_dkdv_tile(const tsr_env *e, tsr_grad *g, const tsr_dkdv_piece *x
   }
   tsr_grad_pairs(e, g, bits, p, ds);
   if (x->dv) {
-    tsr_dkdv_add(e, g, p, TSR_CAT(void, e->p->dout, a->u.bwd.dout.offset_bytes), TSR_K_DO_TYPE,
-                 a->u.bwd.dout.stride[3], TSR_AT_DO_ROWS, x->v0, a->head_dim_v, TSR_PIECE_V, dv, x->scrub);
+    tsr_dkdv_add(e, g, p, TSR_CAT(void, e->p->dout, a->u.bwd.dout.offset_bytes), TSR_K_DO_TYPE, a->u.bwd.dout.stride[3],
+                 TSR_AT_DO_ROWS, x->v0, a->head_dim_v, TSR_PIECE_V, dv, x->scrub);
   }
   if (x->dk) {
     tsr_dkdv_add(e, g, ds, TSR_CAT(void, e->p->q, a->q.offset_bytes), TSR_K_TYPE, a->q.stride[3], TSR_AT_Q_ROWS, x->k0,
@@ -121,9 +121,9 @@ TSR_FN void tsr_dkdv_channels(const tsr_env *e, tsr_grad *g, tsr_dkdv_piece *x, 
                    g->seq.k_b * tk->stride[0] + row * tk->stride[1] + hkv * tk->stride[2], x->k0, a->head_dim);
   }
   if (x->dv) {
-    tsr_grad_store(dv, TSR_KR, TSR_PIECE_V, e->tr * TSR_KR, keys, e->tc, 1.0f,
-                   TSR_AT(void, e->p->dv, tv->offset_bytes), e->l->type[TSR_TYPE_DV], tv,
-                   g->seq.k_b * tv->stride[0] + row * tv->stride[1] + hkv * tv->stride[2], x->v0, a->head_dim_v);
+    tsr_grad_store(dv, TSR_KR, TSR_PIECE_V, e->tr * TSR_KR, keys, e->tc, 1.0f, TSR_AT(void, e->p->dv, tv->offset_bytes),
+                   e->l->type[TSR_TYPE_DV], tv, g->seq.k_b * tv->stride[0] + row * tv->stride[1] + hkv * tv->stride[2],
+                   x->v0, a->head_dim_v);
   }
 }
 

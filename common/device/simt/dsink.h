@@ -13,8 +13,8 @@ TSR_FN void tsr_dsink_rows(const tsr_env *e, tsr_i64 b, tsr_i32 h, float z, tsr_
   const tsr_attn_args *a = e->a;
   const tsr_seq seq = tsr_seq_load(a, &e->masks, b);
   const tsr_i64 rows = (TSR_FLAGS(a) & TSR_A_Q_PACKED) ? a->total_q : a->seqlen_q;
-  TSR_GLOBAL const float *delta = TSR_CAT(float, e->p->workspace, e->l->workspace + e->l->delta) +
-                                  (seq.q_b * a->heads_q + h) * rows + seq.q_row0;
+  TSR_GLOBAL const float *delta =
+      TSR_CAT(float, e->p->workspace, e->l->workspace + e->l->delta) + (seq.q_b * a->heads_q + h) * rows + seq.q_row0;
   TSR_GLOBAL const float *lse = TSR_CAT(float, e->p->lse, a->lse.offset_bytes) + seq.q_b * a->lse.stride[0] +
                                 h * a->lse.stride[1] + seq.q_row0 * a->lse.stride[2];
   tsr_i64 i;

@@ -56,7 +56,8 @@ TSR_FN void tsr_merge_copy(const tsr_merge_kernel_args *a, const tsr_merge_row *
   }
 }
 
-/* Folds partial n. The first one that is not empty is copied to the result, where it stays if it remains the only one. */
+/* Folds partial n. The first one that is not empty is copied to the result, where it stays if it remains the only one.
+ */
 TSR_FN void tsr_fold_partial(const tsr_merge_kernel_args *a, const tsr_merge_row *r, tsr_i32 n,
                              TSR_GLOBAL const void *o, TSR_GLOBAL const void *lse_list, TSR_GLOBAL void *result,
                              tsr_fold *f) {

@@ -5,13 +5,13 @@
 #define TSR_SIMT_ROWS_H
 
 /* What every such kernel begins with; e and p are its names for the two. */
-#define TSR_ROWS_BEGIN(e, p)   \
-  tsr_params p;                \
-  tsr_env e;                   \
-  TSR_PARAMS(TSR_X_COPY)       \
-  e.a = &a;                    \
-  e.l = &l;                    \
-  e.p = &p;                    \
+#define TSR_ROWS_BEGIN(e, p) \
+  tsr_params p;              \
+  tsr_env e;                 \
+  TSR_PARAMS(TSR_X_COPY)     \
+  e.a = &a;                  \
+  e.l = &l;                  \
+  e.p = &p;                  \
   tsr_env_init(&e)
 
 /* Rows [i0, i1) of query head h of a sequence. */
