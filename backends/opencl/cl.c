@@ -42,7 +42,7 @@ static const char *find_all(tsr__cl *cl) {
 #define X(type, name, params)                \
   s.data = dlsym(cl->library, "cl" #name);   \
   cl->name = s.data != NULL ? s.name : NULL; \
-  missing = s.data == NULL ? "cl" #name : missing;
+  missing = s.data == NULL && missing == NULL ? "cl" #name : missing;
   TSR__CL_FUNCTIONS(X)
 #undef X
 #define X(type, name, params)              \

@@ -126,7 +126,7 @@ static tsr_status nothing_to_start(const tsr__opencl *d, const tsr__gpu_queue *q
 tsr_status tsr__opencl_enqueue(const tsr__device *dev, const tsr__gpu_queue *queue, const tsr__gpu_call *calls,
                                int32_t n, tsr_error *err) {
   const tsr__opencl *d = tsr__opencl_of(dev);
-  struct target t;
+  struct target t = {NULL, 0, 0};
   tsr__cl_event before = NULL;
   tsr_status st = tsr__opencl_enter(err);
   if (st == TSR_OK) {
