@@ -8,8 +8,11 @@
 #define TSR_LOOP _Pragma("unroll 1") /* a body too large to repeat */
 #define TSR_RESTRICT restrict
 
+/* TSR_KERNEL begins a kernel's head; TSR_KERNEL_ALONE that of one which would sooner have registers than a second group
+ * next to it. */
 #if defined(__OPENCL_VERSION__) || defined(__OPENCL_C_VERSION__)
 #define TSR_KERNEL(threads) __kernel __attribute__((reqd_work_group_size(threads, 1, 1))) void
+#define TSR_KERNEL_ALONE(threads) TSR_KERNEL(threads)
 #define TSR_ARENA(name, bytes) __local tsr_u8 name[bytes] __attribute__((aligned(16)))
 #define TSR_BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define TSR_BARRIER_GLOBAL() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
@@ -24,6 +27,7 @@ typedef struct __attribute__((aligned(16))) tsr_f4 {
   float x, y, z, w;
 } tsr_f4;
 #define TSR_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define TSR_KERNEL_ALONE(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define TSR_ARENA(name, bytes) __shared__ __attribute__((aligned(16))) tsr_u8 name[bytes]
 #define TSR_BARRIER() __syncthreads()
 #define TSR_BARRIER_GLOBAL() (__threadfence_block(), __syncthreads())
@@ -45,6 +49,7 @@ void tsr_emu_arena(tsr_u8 *arena, int bytes);
 #define TSR_UNROLL
 #define TSR_LOOP
 #define TSR_KERNEL(threads) void
+#define TSR_KERNEL_ALONE(threads) void
 #define TSR_ARENA(name, bytes)                            \
   static tsr_u8 name[bytes] __attribute__((aligned(16))); \
   tsr_emu_arena(name, bytes)

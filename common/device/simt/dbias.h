@@ -146,7 +146,7 @@ TSR_FN void tsr_dbias_item(const tsr_env *e, tsr_grad *g, tsr_i64 item) {
   tsr_bias_store(e, g, &x, used, sum);
 }
 
-TSR_KERNEL(TSR_K_THREADS) tsr_dbias(TSR_ATTN_PARAMS) {
+TSR_KERNEL_ALONE(TSR_K_THREADS) tsr_dbias(TSR_ATTN_PARAMS) {
   TSR_ARENA(arena, TSR_ARENA_BYTES);
   tsr_i64 w;
   TSR_GRAD_BEGIN(e, p, g);

@@ -158,7 +158,7 @@ TSR_FN void tsr_dkdv_item(const tsr_env *e, tsr_grad *g, tsr_i64 item) {
   }
 }
 
-TSR_KERNEL(TSR_K_THREADS) tsr_dkdv(TSR_ATTN_PARAMS) {
+TSR_KERNEL_ALONE(TSR_K_THREADS) tsr_dkdv(TSR_ATTN_PARAMS) {
   TSR_ARENA(arena, TSR_ARENA_BYTES);
   tsr_i64 w;
   TSR_GRAD_BEGIN(e, p, g);

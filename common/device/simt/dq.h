@@ -92,7 +92,13 @@ TSR_FN void tsr_dq_item(const tsr_env *e, tsr_grad *g, tsr_i64 item) {
   }
 }
 
-TSR_KERNEL(TSR_K_THREADS) tsr_dq(TSR_ATTN_PARAMS) {
+/* Without the pointers of RICH two groups fit next to each other. */
+#if defined(TSR_K_RICH)
+TSR_KERNEL_ALONE(TSR_K_THREADS)
+#else
+TSR_KERNEL(TSR_K_THREADS)
+#endif
+tsr_dq(TSR_ATTN_PARAMS) {
   TSR_ARENA(arena, TSR_ARENA_BYTES);
   tsr_i64 w;
   TSR_GRAD_BEGIN(e, p, g);
