@@ -160,7 +160,7 @@ static void fill_step(const tsr_merge_desc *d, const tsr_merge_args *a, int64_t 
   k->channels = (tsr_i32)d->o.shape[3];
   k->rows = d->o.shape[0] * d->o.shape[1] * d->o.shape[2];
   k->count = (tsr_i32)tsr_min_i64(TSR_MERGE_FAN, d->num_partials - first);
-  k->first = first == 0;
+  k->step = (tsr_i32)(first / TSR_MERGE_FAN);
   k->last = first + k->count == d->num_partials;
   k->partial_type = (tsr_u8)d->partial_o.dtype;
   k->o_type = (tsr_u8)d->o.dtype;

@@ -71,18 +71,19 @@ typedef struct tsr_merge_kernel_args {
   tsr_i64 partial_o_bytes[TSR_MERGE_FAN]; /* byte offsets of the partials of this launch */
   tsr_i64 partial_lse_bytes[TSR_MERGE_FAN];
   tsr_t1 sink;
-  tsr_i64 workspace; /* byte offset of the state: f32 [rows][4 + channels]; unused where one launch does all */
+  tsr_i64 workspace; /* byte offset of the state: f32 [rows][8 + channels]; unused where one launch does all */
   tsr_i64 rows;      /* b x s x h */
   tsr_i64 seqlen;
   tsr_i32 heads, channels;
-  tsr_i32 count;       /* partials of this launch, 1..TSR_MERGE_FAN */
-  tsr_i32 first, last; /* 1: nothing was folded before; nothing comes after */
+  tsr_i32 count; /* partials of this launch, 1..TSR_MERGE_FAN */
+  tsr_i32 step;  /* of the launches over these rows, from 0 */
+  tsr_i32 last;  /* 1: no launch comes after */
   tsr_u8 partial_type, o_type, reserved[2];
 } tsr_merge_kernel_args;
 
 /* Bytes of workspace that a merge of n partials takes. */
 #define TSR_MERGE_WORKSPACE(n, rows, channels) \
-  ((n) <= TSR_MERGE_FAN ? (tsr_i64)0 : (tsr_i64)(rows) * (4 + (tsr_i64)(channels)) * 4)
+  ((n) <= TSR_MERGE_FAN ? (tsr_i64)0 : (tsr_i64)(rows) * (8 + (tsr_i64)(channels)) * 4)
 
 /* Then tsr_merge_kernel_args by value. o1.. and lse1.. of partials that a launch does not have are null pointers. */
 #define TSR_PARAMS_MERGE(X) \

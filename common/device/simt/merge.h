@@ -88,17 +88,19 @@ TSR_FN void tsr_fold_partial(const tsr_merge_kernel_args *a, const tsr_merge_row
   }
 }
 
-/* The state of earlier launches, or of none. */
+/* The state of earlier launches, or of none: four words for even steps, four for odd ones (a team's threads all read
+ * what one of them is to replace), then O. */
 TSR_FN void tsr_fold_begin(const tsr_merge_kernel_args *a, const tsr_merge_row *r, TSR_GLOBAL const float *state,
                            tsr_fold *f) {
+  TSR_GLOBAL const float *words = state + (a->step & 1) * 4;
   int k;
-  f->m = a->first ? -TSR_INF : state[0];
-  f->l = a->first ? 0.0f : state[1];
-  f->terms = a->first ? 0 : (tsr_i32)state[2];
+  f->m = a->step == 0 ? -TSR_INF : words[0];
+  f->l = a->step == 0 ? 0.0f : words[1];
+  f->terms = a->step == 0 ? 0 : (tsr_i32)words[2];
   TSR_UNROLL
   for (k = 0; k < TSR_EACH; k++) {
     const tsr_i32 c = k * TSR_TEAM + r->lane;
-    f->o[k] = !a->first && c < a->channels ? state[4 + c] : 0.0f;
+    f->o[k] = a->step != 0 && c < a->channels ? state[8 + c] : 0.0f;
   }
 }
 
@@ -106,15 +108,16 @@ TSR_FN void tsr_fold_keep(const tsr_merge_kernel_args *a, const tsr_merge_row *r
                           TSR_GLOBAL float *state) {
   int k;
   if (r->lane == 0) {
-    state[0] = f->m;
-    state[1] = f->l;
-    state[2] = (float)f->terms;
+    TSR_GLOBAL float *words = state + (~a->step & 1) * 4;
+    words[0] = f->m;
+    words[1] = f->l;
+    words[2] = (float)f->terms;
   }
   TSR_UNROLL
   for (k = 0; k < TSR_EACH; k++) {
     const tsr_i32 c = k * TSR_TEAM + r->lane;
     if (c < a->channels) {
-      state[4 + c] = f->o[k];
+      state[8 + c] = f->o[k];
     }
   }
 }
@@ -143,7 +146,7 @@ TSR_KERNEL(TSR_K_THREADS) tsr_merge(TSR_PARAMS_MERGE(TSR_CACHE_PARAM) const tsr_
   tsr_i64 w;
   r.lane = TSR_THREAD() % TSR_TEAM;
   for (w = TSR_GROUP() * TSR_TEAMS + TSR_THREAD() / TSR_TEAM; w < a.rows; w += TSR_GROUPS() * TSR_TEAMS) {
-    TSR_GLOBAL float *state = TSR_AT(float, workspace, a.workspace) + w * (4 + (tsr_i64)a.channels);
+    TSR_GLOBAL float *state = TSR_AT(float, workspace, a.workspace) + w * (8 + (tsr_i64)a.channels);
     const tsr_i64 b = w / ((tsr_i64)a.seqlen * a.heads), s = w / a.heads % a.seqlen;
     r.row = w;
     r.head = (tsr_i32)(w % a.heads);
