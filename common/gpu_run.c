@@ -61,9 +61,12 @@ static void fill_launch(const tsr__problem *p, const tsr__plan_build *build, con
   l->list = build->own[TSR__GPU_OWN_LIST];
   l->rng_state = args->rng_state.offset_bytes;
   l->rng_stride = d->rng_state.stride[0];
-  l->dropout_mask.offset_bytes = args->dropout_mask.offset_bytes;
-  memcpy(l->dropout_mask.stride, d->dropout_mask.stride, sizeof(l->dropout_mask.stride));
-  memcpy(l->dbias_shape, d->dbias.shape, sizeof(l->dbias_shape));
+  if (d->op == TSR_BACKWARD) {
+    memcpy(l->u.dbias_shape, d->dbias.shape, sizeof(l->u.dbias_shape));
+  } else {
+    l->u.dropout_mask.offset_bytes = args->dropout_mask.offset_bytes;
+    memcpy(l->u.dropout_mask.stride, d->dropout_mask.stride, sizeof(l->u.dropout_mask.stride));
+  }
   l->tile_q = s->tile_q;
   l->pack = s->pack;
   l->heads = s->heads;
@@ -85,7 +88,9 @@ static void fill_expr(const tsr__problem *p, const tsr__bound *bound, const tsr_
   memset(x, 0, sizeof(*x));
   for (int i = 0; i < p->desc.num_aux; i++) {
     x->aux[i].offset_bytes = args->aux[i].offset_bytes;
-    memcpy(x->aux[i].shape, p->desc.aux[i].shape, sizeof(x->aux[i].shape));
+    for (int a = 0; a < 4; a++) {
+      x->aux[i].shape[a] = (tsr_i32)p->desc.aux[i].shape[a]; /* fits: refuse in gpu_variant.c */
+    }
     memcpy(x->aux[i].stride, p->desc.aux[i].stride, sizeof(x->aux[i].stride));
   }
   memcpy(x->scalar, bound->env.scalar, sizeof(x->scalar));

@@ -232,9 +232,25 @@ static void build_merge(const tsr__merge_problem *p, tsr__plan_build *build) {
 
 /* ---- The row --------------------------------------------------------------------------------------- */
 
+/* Kernels are told extents of aux tensors as 32-bit numbers. */
+static int refuse_aux(const tsr__problem *p, char *reason, size_t bytes) {
+  for (int i = 0; i < p->desc.num_aux; i++) {
+    for (int a = 0; a < 4; a++) {
+      if (p->desc.aux[i].shape[a] > INT32_MAX) {
+        snprintf(reason, bytes, "aux[%d] has an extent beyond 2^31 - 1", i);
+        return 1;
+      }
+    }
+  }
+  return 0;
+}
+
 static int refuse(const tsr__variant *v, const tsr__device *dev, const tsr__op_problem *p, char *reason, size_t bytes) {
   (void)v;
   if (p->op == TSR_OP_BACKWARD && refuse_backward(&p->attn, reason, bytes)) {
+    return 1;
+  }
+  if ((p->op == TSR_OP_FORWARD || p->op == TSR_OP_BACKWARD) && refuse_aux(&p->attn, reason, bytes)) {
     return 1;
   }
   if (dev->local_bytes < 31 * 1024) {

@@ -42,8 +42,10 @@ typedef struct tsr_launch_args {
   tsr_i64 list; /* i64 [batch + 1]: items before a sequence, made by "prepare"; -1: every sequence has the maxima's */
   tsr_i64 rng_state; /* byte offset in its buffer, and the stride of its two words */
   tsr_i64 rng_stride;
-  tsr_t4 dropout_mask;
-  tsr_i64 dbias_shape[4];
+  union {
+    tsr_t4 dropout_mask;    /* forward */
+    tsr_i64 dbias_shape[4]; /* backward */
+  } u;
   tsr_i32 pack;  /* query heads that share a tile */
   tsr_i32 heads; /* heads_q / pack */
   tsr_i32 num_splits;
@@ -55,12 +57,13 @@ typedef struct tsr_launch_args {
 #define TSR_ARGS_AUX 8
 #define TSR_ARGS_SCALARS 16
 
-/* What expressions read. */
+/* What expressions read. Small: parameters and pointers of a kernel together stay within the 2048 bytes, its own
+ * implicit ones included, that Intel's OpenCL takes. */
 typedef struct tsr_expr_args {
   struct {
     tsr_i64 offset_bytes;
-    tsr_i64 shape[4];
     tsr_i64 stride[4];
+    tsr_i32 shape[4];
   } aux[TSR_ARGS_AUX];
   float scalar[TSR_ARGS_SCALARS];
 } tsr_expr_args;

@@ -123,7 +123,7 @@ static void bind(tsr_expr_args *x, tsr_expr_ptrs *p) {
     x->aux[t].offset_bytes = 4 * pick(&g, 100);
     p->aux[t] = (const char *)aux->data - x->aux[t].offset_bytes;
     for (int a = 0; a < aux->rank; a++) {
-      x->aux[t].shape[a] = aux->shape[a];
+      x->aux[t].shape[a] = (tsr_i32)aux->shape[a];
       x->aux[t].stride[a] = aux->stride[a];
     }
   }

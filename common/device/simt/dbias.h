@@ -12,7 +12,7 @@ typedef struct tsr_bias_item {
 } tsr_bias_item;
 
 TSR_FN tsr_bias_item tsr_bias_item_at(const tsr_env *e, tsr_i64 item) {
-  const tsr_i64 *shape = e->l->dbias_shape;
+  const tsr_i64 *shape = e->l->u.dbias_shape;
   const tsr_i64 columns = shape[3] == 1 ? 1 : (shape[3] + TSR_K_TILE_K - 1) / TSR_K_TILE_K;
   const tsr_i64 rows = shape[2] == 1 ? 1 : (shape[2] + TSR_K_TILE_Q - 1) / TSR_K_TILE_Q;
   tsr_bias_item x;
@@ -92,7 +92,7 @@ TSR_FN float tsr_bias_value(const tsr_bias_item *x, TSR_LOCAL const float *high,
 TSR_FN void tsr_bias_store(const tsr_env *e, const tsr_grad *g, const tsr_bias_item *x, tsr_i64 used,
                            tsr_sum sum[TSR_RQ][TSR_CK]) {
   const tsr_t4 *t = &e->a->u.bwd.dbias;
-  const tsr_i32 columns = x->sum_j ? 1 : (tsr_i32)tsr_min_i64(TSR_K_TILE_K, e->l->dbias_shape[3] - x->j0);
+  const tsr_i32 columns = x->sum_j ? 1 : (tsr_i32)tsr_min_i64(TSR_K_TILE_K, e->l->u.dbias_shape[3] - x->j0);
   const tsr_i32 rows = x->sum_i ? 1 : (tsr_i32)tsr_max_i64(0, tsr_min_i64(TSR_K_TILE_Q, used - x->i0));
   const tsr_i64 at = x->b * t->stride[0] + x->h * t->stride[1] + x->i0 * t->stride[2] + x->j0 * t->stride[3];
   TSR_LOCAL float *high = TSR_F32_AT(TSR_AT_PAIRS), *low = TSR_F32_AT(0);

@@ -7,7 +7,7 @@
 
 /* Four keys of one row. */
 TSR_FN void tsr_dropout_four(const tsr_env *e, const tsr_row_block *x, tsr_philox_key key, tsr_i64 i, tsr_i64 j) {
-  const tsr_t4 *t = &e->l->dropout_mask;
+  const tsr_t4 *t = &e->l->u.dropout_mask;
   TSR_GLOBAL tsr_u8 *out = TSR_AT(tsr_u8, e->p->dropout_mask, t->offset_bytes) + x->seq.b * t->stride[0] +
                            x->h * t->stride[1] + i * t->stride[2];
   tsr_u32 word[4];
