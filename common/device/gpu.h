@@ -27,7 +27,11 @@ typedef struct __attribute__((aligned(16))) tsr_f4 {
   float x, y, z, w;
 } tsr_f4;
 #define TSR_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#if defined(__clang__) /* gives what there is */
+#define TSR_KERNEL_ALONE(threads) TSR_KERNEL(threads)
+#else
 #define TSR_KERNEL_ALONE(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#endif
 #define TSR_ARENA(name, bytes) __shared__ __attribute__((aligned(16))) tsr_u8 name[bytes]
 #define TSR_BARRIER() __syncthreads()
 #define TSR_BARRIER_GLOBAL() (__threadfence_block(), __syncthreads())

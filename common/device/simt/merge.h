@@ -15,7 +15,8 @@
 typedef struct tsr_fold {
   float m; /* -inf: nothing yet */
   float l;
-  tsr_i32 terms; /* partials that were not empty, and the sink: 0, 1, or 2 for more */
+  tsr_i32 terms;               /* partials that were not empty, and the sink: 0, 1, or 2 for more */
+  TSR_GLOBAL const void *only; /* the first that was not empty, if it is of this launch */
   float o[TSR_EACH];
 } tsr_fold;
 
@@ -56,25 +57,20 @@ TSR_FN void tsr_merge_copy(const tsr_merge_kernel_args *a, const tsr_merge_row *
   }
 }
 
-/* Folds partial n. The first one that is not empty is copied to the result, where it stays if it remains the only one.
- */
-TSR_FN void tsr_fold_partial(const tsr_merge_kernel_args *a, const tsr_merge_row *r, tsr_i32 n,
-                             TSR_GLOBAL const void *o, TSR_GLOBAL const void *lse_list, TSR_GLOBAL void *result,
-                             tsr_fold *f) {
-  float lse, weight;
+/* Folds one partial. */
+TSR_FN void tsr_fold_partial(const tsr_merge_kernel_args *a, const tsr_merge_row *r, TSR_GLOBAL const void *o,
+                             TSR_GLOBAL const void *lse_list, tsr_fold *f) {
+  const float lse = ((TSR_GLOBAL const float *)lse_list)[r->lse_from];
+  float weight;
   int first, k;
-  if (n >= a->count) {
-    return;
-  }
-  lse = TSR_CAT(float, lse_list, a->partial_lse_bytes[n])[r->lse_from];
   if (lse == -TSR_INF) {
     return; /* empty: its O is not read */
   }
   first = f->terms == 0;
-  o = TSR_CAT(void, o, a->partial_o_bytes[n]);
   weight = tsr_fold_weight(f, lse);
   f->l += weight;
   f->terms = first ? 1 : 2;
+  f->only = first ? o : f->only;
   TSR_UNROLL
   for (k = 0; k < TSR_EACH; k++) {
     const tsr_i32 c = k * TSR_TEAM + r->lane;
@@ -82,9 +78,6 @@ TSR_FN void tsr_fold_partial(const tsr_merge_kernel_args *a, const tsr_merge_row
       const float x = tsr_load(o, a->partial_type, r->from + c * a->partial_o.stride[3]);
       f->o[k] = first ? weight * x : tsr_fma(weight, x, f->o[k]);
     }
-  }
-  if (first && a->partial_type == a->o_type) {
-    tsr_merge_copy(a, r, o, result);
   }
 }
 
@@ -94,6 +87,7 @@ TSR_FN void tsr_fold_begin(const tsr_merge_kernel_args *a, const tsr_merge_row *
                            tsr_fold *f) {
   TSR_GLOBAL const float *words = state + (a->step & 1) * 4;
   int k;
+  f->only = 0;
   f->m = a->step == 0 ? -TSR_INF : words[0];
   f->l = a->step == 0 ? 0.0f : words[1];
   f->terms = a->step == 0 ? 0 : (tsr_i32)words[2];
@@ -139,11 +133,24 @@ TSR_FN void tsr_fold_finish(const tsr_merge_kernel_args *a, const tsr_merge_row 
   }
 }
 
+/* Partial n's tensor, by constant indices alone: `list`0 .. `list`7 and their byte offsets. */
+#define TSR_PICK_ONE(list, bytes, k) TSR_CAT(void, list##k, bytes[k])
+#define TSR_PICK(n, list, bytes)             \
+  ((n) == 0   ? TSR_PICK_ONE(list, bytes, 0) \
+   : (n) == 1 ? TSR_PICK_ONE(list, bytes, 1) \
+   : (n) == 2 ? TSR_PICK_ONE(list, bytes, 2) \
+   : (n) == 3 ? TSR_PICK_ONE(list, bytes, 3) \
+   : (n) == 4 ? TSR_PICK_ONE(list, bytes, 4) \
+   : (n) == 5 ? TSR_PICK_ONE(list, bytes, 5) \
+   : (n) == 6 ? TSR_PICK_ONE(list, bytes, 6) \
+              : TSR_PICK_ONE(list, bytes, 7))
+
 TSR_KERNEL(TSR_K_THREADS) tsr_merge(TSR_PARAMS_MERGE(TSR_CACHE_PARAM) const tsr_merge_kernel_args a) {
   TSR_GLOBAL void *result = TSR_AT(void, o, a.o.offset_bytes);
   tsr_merge_row r;
   tsr_fold f;
   tsr_i64 w;
+  tsr_i32 n;
   r.lane = TSR_THREAD() % TSR_TEAM;
   for (w = TSR_GROUP() * TSR_TEAMS + TSR_THREAD() / TSR_TEAM; w < a.rows; w += TSR_GROUPS() * TSR_TEAMS) {
     TSR_GLOBAL float *state = TSR_AT(float, workspace, a.workspace) + w * (8 + (tsr_i64)a.channels);
@@ -155,14 +162,14 @@ TSR_KERNEL(TSR_K_THREADS) tsr_merge(TSR_PARAMS_MERGE(TSR_CACHE_PARAM) const tsr_
     r.lse_from = b * a.partial_lse.stride[0] + r.head * a.partial_lse.stride[1] + s * a.partial_lse.stride[2];
     r.lse_to = b * a.lse.stride[0] + r.head * a.lse.stride[1] + s * a.lse.stride[2];
     tsr_fold_begin(&a, &r, state, &f);
-    tsr_fold_partial(&a, &r, 0, o0, lse0, result, &f);
-    tsr_fold_partial(&a, &r, 1, o1, lse1, result, &f);
-    tsr_fold_partial(&a, &r, 2, o2, lse2, result, &f);
-    tsr_fold_partial(&a, &r, 3, o3, lse3, result, &f);
-    tsr_fold_partial(&a, &r, 4, o4, lse4, result, &f);
-    tsr_fold_partial(&a, &r, 5, o5, lse5, result, &f);
-    tsr_fold_partial(&a, &r, 6, o6, lse6, result, &f);
-    tsr_fold_partial(&a, &r, 7, o7, lse7, result, &f);
+    TSR_LOOP
+    for (n = 0; n < a.count; n++) {
+      tsr_fold_partial(&a, &r, TSR_PICK(n, o, a.partial_o_bytes), TSR_PICK(n, lse, a.partial_lse_bytes), &f);
+    }
+    /* The first that is not empty stays in the result if it remains the only one. */
+    if (f.only != 0 && f.terms == 1 && a.partial_type == a.o_type) {
+      tsr_merge_copy(&a, &r, f.only, result);
+    }
     if (!a.last) {
       tsr_fold_keep(&a, &r, &f, state);
     } else {
