@@ -134,14 +134,9 @@ static void build_forward(const tsr__device *dev, const tsr__problem *p, tsr__pl
 
 /* ---- Backward -------------------------------------------------------------------------------------- */
 
-/* As many as keep a kernel's sums in registers: few threads have more of the tile each, and read less for it. */
+/* As many as keep a kernel's sums in registers. */
 static uint16_t backward_threads(const tsr__kernel_key *key) {
-  const uint16_t dim = key->dim > key->dim_v ? key->dim : key->dim_v;
-  switch (key->kernel) {
-  case TSR__KERNEL_DKDV: return dim > 32 ? 256 : 128;
-  case TSR__KERNEL_DQ: return key->dim > 128 || (key->dim > 64 && !key->rich) ? 256 : 128;
-  default: return 128;
-  }
+  return key->kernel == TSR__KERNEL_DKDV || (key->kernel == TSR__KERNEL_DQ && key->dim > 64) ? 256 : 128;
 }
 
 static tsr__kernel_key backward_key(const tsr__device *dev, const tsr__problem *p, uint8_t kernel) {

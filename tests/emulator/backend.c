@@ -66,6 +66,8 @@ static int write_text(const char *path, const tsr__gpu_source *source) {
 
 /* Runs the compiler; its messages go to `log`. 0: it made `out`. */
 static int run_compiler(const char *in, const char *out, const char *log) {
+  /* fmaf as an instruction, where there is one */
+  const char *level = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2") ? "-march=x86-64-v3" : "-O2";
   char *const arguments[] = {(char *)(uintptr_t)TSR_EMU_CC,
                              (char *)(uintptr_t) "-shared",
                              (char *)(uintptr_t) "-fPIC",
@@ -76,7 +78,7 @@ static int run_compiler(const char *in, const char *out, const char *log) {
                              (char *)(uintptr_t) "-fno-strict-aliasing",
                              (char *)(uintptr_t) "-ffp-contract=off",
                              (char *)(uintptr_t) "-fno-math-errno",
-                             (char *)(uintptr_t) "-march=x86-64-v3",
+                             (char *)(uintptr_t)level,
                              (char *)(uintptr_t) "-fsanitize=alignment,bounds,shift,integer-divide-by-zero,null,"
                                                  "signed-integer-overflow",
                              (char *)(uintptr_t) "-fsanitize-undefined-trap-on-error",
