@@ -68,15 +68,16 @@ TSR_FN void tsr_fwd_scores(const tsr_env *e, tsr_fwd *f, const tsr_quant *quant,
       s[r][n] = 0.0f;
     }
   }
-  TSR_LOOP
-  for (c0 = 0; c0 < a->head_dim; c0 += TSR_SLICE) {
+  c0 = 0;
+  do {
     tsr_load_slice(e->t, q, TSR_K_TYPE, a->q.stride[3], &q_rows, 0, 0, c0, a->head_dim, TSR_K_TILE_Q, TSR_LD_Q, qs);
     tsr_load_slice(e->t, k, TSR_K_K_TYPE, a->k.stride[3], &k_rows, quant, f->kv_head, c0, a->head_dim, TSR_K_TILE_K,
                    TSR_LD_K, ks);
     TSR_BARRIER();
     tsr_outer_slice(e, qs, ks, s);
     TSR_BARRIER();
-  }
+    c0 += TSR_SLICE;
+  } while (c0 < a->head_dim);
 }
 
 /* Joins the tile's maxima to the rows'; leaves what to subtract in safe[] and multiplies earlier sums. */
@@ -142,31 +143,18 @@ TSR_FN void tsr_fwd_values(const tsr_env *e, tsr_fwd *f, TSR_LOCAL const float *
   }
 }
 
-/* One tile of keys [j0, j1). */
+/* One tile of keys [j0, j1), of which a thread has the pairs of `bits`. full: all of them, and bits does not count. */
 TSR_FN void tsr_fwd_tile(const tsr_env *e, tsr_fwd *f, const tsr_quant *k_quant, const tsr_quant *v_quant,
-                         tsr_philox_key key, tsr_i64 j0, tsr_i64 j1, int full, int pass, float shrink) {
+                         tsr_philox_key key, tsr_i64 j0, tsr_i64 j1, int full, tsr_u32 bits, int pass, float shrink) {
   const tsr_attn_args *a = e->a;
   TSR_LOCAL float *ps = TSR_F32_AT(TSR_AT_P);
-  TSR_LOCAL const tsr_i32 *key_b = TSR_I32_AT(TSR_AT_KEY_B);
   TSR_GLOBAL const void *v = TSR_CAT(void, e->p->v, a->v.offset_bytes);
   float s[TSR_RQ][TSR_CK], safe[TSR_RQ];
-  tsr_u32 bits = 0xffffffffu;
   tsr_rows v_rows;
   tsr_i32 r, k, first;
   v_rows.at = TSR_I64_AT(TSR_AT_V_ROWS);
   v_rows.s = TSR_I64_AT(TSR_AT_KEY_S);
   v_rows.b = TSR_I32_AT(TSR_AT_KEY_B);
-  tsr_place_keys(e, &f->seq, f->kv_head, j0, j1, TSR_I64_AT(TSR_AT_K_ROWS), TSR_I64_AT(TSR_AT_V_ROWS),
-                 TSR_I64_AT(TSR_AT_KEY_S), TSR_I32_AT(TSR_AT_KEY_B));
-  TSR_BARRIER();
-  if (!full) {
-    bits = tsr_allowed_bits(e, &f->seq, &f->work, j0, key_b);
-#if defined(TSR_K_RICH)
-    if ((TSR_FLAGS(a) & TSR_TENSOR_MASKS) && !tsr_vote((TSR_LOCAL tsr_u32 *)(f->arena + TSR_AT_VOTE), e->t, bits)) {
-      return; /* the whole tile is masked */
-    }
-#endif
-  }
   tsr_fwd_scores(e, f, k_quant, s);
   if (!f->units.raw) {
     tsr_modify(e, &f->seq, &f->work, &f->units, j0, ps, &bits, s);
@@ -219,8 +207,8 @@ TSR_FN void tsr_fwd_tile(const tsr_env *e, tsr_fwd *f, const tsr_quant *k_quant,
       ps[(e->tc * TSR_CK + k) * TSR_LD_Q + e->tr * TSR_RQ + r] = s[r][k];
     }
   }
-  TSR_LOOP
-  for (first = 0; first < TSR_K_TILE_K && j0 + first < j1; first += TSR_VK) {
+  first = 0;
+  do {
     TSR_LOCAL float *vs = TSR_F32_AT(0);
     TSR_BARRIER();
     tsr_load_natural(e->t, v, TSR_K_V_TYPE, a->v.stride[3], &v_rows, v_quant, f->kv_head, first, TSR_VK, a->head_dim_v,
@@ -231,7 +219,8 @@ TSR_FN void tsr_fwd_tile(const tsr_env *e, tsr_fwd *f, const tsr_quant *k_quant,
     } else {
       tsr_fwd_values(e, f, ps + first * TSR_LD_Q, vs, 1);
     }
-  }
+    first += TSR_VK;
+  } while (first < TSR_K_TILE_K && j0 + first < j1);
   TSR_BARRIER();
 }
 
@@ -244,8 +233,10 @@ TSR_FN void tsr_fwd_pass(const tsr_env *e, tsr_fwd *f, const tsr_quant *k_quant,
   const tsr_i64 sink_end = (v.sink + TSR_K_TILE_K - 1) / TSR_K_TILE_K * TSR_K_TILE_K;
   const tsr_i64 window_start = tsr_max_i64(v.lo, 0) / TSR_K_TILE_K * TSR_K_TILE_K;
   const tsr_i64 end = tsr_min_i64(f->work.kv_hi, tsr_max_i64(v.hi, 0));
-  tsr_i64 j0 = f->work.kv_lo;
+  tsr_i64 j0 = f->work.kv_lo, j1;
+  tsr_u32 bits, any;
   tsr_i32 r, n;
+  int full;
   TSR_UNROLL
   for (r = 0; r < TSR_RQ; r++) {
     f->l[r] = 0.0f;
@@ -257,21 +248,37 @@ TSR_FN void tsr_fwd_pass(const tsr_env *e, tsr_fwd *f, const tsr_quant *k_quant,
   for (r = e->t; r < TSR_K_TILE_Q; r += TSR_K_THREADS) {
     TSR_F32_AT(TSR_AT_M)[r] = -TSR_INF;
   }
-  TSR_BARRIER();
-  while (j0 < end) {
-    if (j0 >= sink_end && j0 < window_start) { /* the gap between sink tokens and the window */
-      j0 = window_start;
-    } else {
-      const tsr_i64 j1 = tsr_min_i64(j0 + TSR_K_TILE_K, f->work.kv_hi);
-      const int c = tsr_class_position(a, &f->seq, i0, i1, j0, j1);
-      if (c != TSR_CLASS_SKIP) {
-        const int full = c == TSR_CLASS_FULL && j1 - j0 == TSR_K_TILE_K &&
-                         !(TSR_FLAGS(a) & (TSR_TENSOR_MASKS | TSR_A_PAGED_TABLE | TSR_A_PAGED_CSR));
-        tsr_fwd_tile(e, f, k_quant, v_quant, key, j0, j1, full, pass, shrink);
+  do { /* where nothing is left to see, one tile without keys is the cheapest */
+    do {
+      int c = TSR_CLASS_SKIP;
+      while (j0 < end && c == TSR_CLASS_SKIP) {
+        if (j0 >= sink_end && j0 < window_start) { /* the gap between sink tokens and the window */
+          j0 = window_start;
+        } else {
+          c = tsr_class_position(a, &f->seq, i0, i1, j0, tsr_min_i64(j0 + TSR_K_TILE_K, f->work.kv_hi));
+          j0 += c == TSR_CLASS_SKIP ? TSR_K_TILE_K : 0;
+        }
       }
-      j0 += TSR_K_TILE_K;
-    }
-  }
+      j1 = c == TSR_CLASS_SKIP ? j0 : tsr_min_i64(j0 + TSR_K_TILE_K, f->work.kv_hi);
+      full = c == TSR_CLASS_FULL && j1 - j0 == TSR_K_TILE_K &&
+             !(TSR_FLAGS(a) & (TSR_TENSOR_MASKS | TSR_A_PAGED_TABLE | TSR_A_PAGED_CSR));
+      TSR_BARRIER();
+      tsr_place_keys(e, &f->seq, f->kv_head, j0, j1, TSR_I64_AT(TSR_AT_K_ROWS), TSR_I64_AT(TSR_AT_V_ROWS),
+                     TSR_I64_AT(TSR_AT_KEY_S), TSR_I32_AT(TSR_AT_KEY_B));
+      TSR_BARRIER();
+      bits = 0xffffffffu;
+      if (!full) {
+        bits = tsr_allowed_bits(e, &f->seq, &f->work, j0, TSR_I32_AT(TSR_AT_KEY_B));
+      }
+      any = 1;
+#if defined(TSR_K_RICH)
+      any = tsr_vote((TSR_LOCAL tsr_u32 *)(f->arena + TSR_AT_VOTE), e->t, bits);
+#endif
+      j0 += any == 0 ? TSR_K_TILE_K : 0;
+    } while (any == 0 && j0 < end); /* a tile that tensors mask as a whole is skipped too */
+    tsr_fwd_tile(e, f, k_quant, v_quant, key, j0, j1, full, bits, pass, shrink);
+    j0 += TSR_K_TILE_K;
+  } while (j0 < end);
 }
 
 /* Sums of probabilities over the columns, to local memory. Barriers at both ends. */
@@ -420,20 +427,17 @@ TSR_FN void tsr_fwd_quant(const tsr_env *e, tsr_quant *k, tsr_quant *v) {
   v->zero_type = e->l->type[TSR_TYPE_V_ZERO];
 }
 
-TSR_FN void tsr_fwd_item(const tsr_env *e, tsr_fwd *f, tsr_i64 item) {
+TSR_FN void tsr_fwd_item(const tsr_env *e, tsr_fwd *f, tsr_i64 item, int exists) {
   const tsr_attn_args *a = e->a;
   const tsr_i32 pack = e->l->pack;
   tsr_philox_key key;
   tsr_quant k_quant, v_quant;
-  float shrink = 1.0f;
+  float shrink;
+  tsr_u32 again;
   tsr_i32 r, pass;
   f->work = tsr_work_at(e, item, &f->seq);
-  if (f->work.q_rows == 0) {
-    if (e->l->item_max >= 0 && e->t < pack) {
-      TSR_AT(float, e->p->workspace, e->l->workspace + e->l->item_max)[item * pack + e->t] = -TSR_INF;
-    }
-    return;
-  }
+  f->work.q_rows = exists ? f->work.q_rows : 0;
+  f->work.kv_hi = f->work.q_rows != 0 ? f->work.kv_hi : f->work.kv_lo;
   f->kv_head = f->work.head * pack / a->group;
   f->units = tsr_units_of(e, f->seq.b, f->kv_head);
   for (r = e->t; r < TSR_K_TILE_Q; r += TSR_K_THREADS) {
@@ -452,19 +456,15 @@ TSR_FN void tsr_fwd_item(const tsr_env *e, tsr_fwd *f, tsr_i64 item) {
   /* The NaN rule: a masked value that is not finite may have reached rows that must not see it (0 * NaN), and huge
    * values may have overflowed before the division by the sum. Both show as values that are not finite, are rare, and
    * the tile is redone: first without the products, then with smaller probabilities. */
-  TSR_LOOP
-  for (pass = TSR_PASS_PLAIN;; pass++) {
-    if (pass == TSR_PASS_SHRINK) {
-      shrink = TSR_SHRINK;
-    }
+  pass = TSR_PASS_PLAIN;
+  do {
+    shrink = pass == TSR_PASS_SHRINK ? TSR_SHRINK : 1.0f;
     tsr_fwd_pass(e, f, &k_quant, &v_quant, key, pass, shrink);
     tsr_fwd_sums(e, f);
-    if (pass == TSR_PASS_SHRINK ||
-        !tsr_vote((TSR_LOCAL tsr_u32 *)(f->arena + TSR_AT_VOTE), e->t, (tsr_u32)tsr_fwd_bad(e, f))) {
-      break;
-    }
-  }
-  if (e->l->item_max >= 0) {
+    again = tsr_vote((TSR_LOCAL tsr_u32 *)(f->arena + TSR_AT_VOTE), e->t, (tsr_u32)tsr_fwd_bad(e, f));
+    pass++;
+  } while (again != 0 && pass <= TSR_PASS_SHRINK);
+  if (e->l->item_max >= 0 && exists) {
     tsr_fwd_store_max(e, f, item);
   }
   tsr_fwd_finish(e, f, shrink);
@@ -489,10 +489,12 @@ TSR_KERNEL(TSR_K_THREADS) tsr_forward(TSR_ATTN_PARAMS) {
   if (l.list >= 0) {
     items = TSR_CAT(tsr_i64, workspace, l.workspace + l.list)[a.batch];
   }
-  for (w = TSR_GROUP(); w < items; w += TSR_GROUPS()) {
-    tsr_fwd_item(&e, &f, w);
+  w = TSR_GROUP();
+  do { /* a group without work goes through the motions, without rows */
+    tsr_fwd_item(&e, &f, w, w < items);
     TSR_BARRIER();
-  }
+    w += TSR_GROUPS();
+  } while (w < items);
 }
 
 #endif

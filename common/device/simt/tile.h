@@ -126,7 +126,8 @@ TSR_FN void tsr_env_init(tsr_env *e) {
 
 /* ---- Work -------------------------------------------------------------------------------------- */
 
-/* Item `index` as common/schedule.c has it; q_rows 0: nothing to do. Loads its sequence. */
+/* Item `index` as common/schedule.c has it; q_rows 0: nothing to do. Loads its sequence (of an item past the batch, the
+ * last). */
 TSR_FN tsr_work tsr_work_at(const tsr_env *e, tsr_i64 index, tsr_seq *seq) {
   const tsr_launch_args *l = e->l;
   const tsr_i64 rows = TSR_K_TILE_Q / l->pack;
@@ -159,10 +160,10 @@ TSR_FN tsr_work tsr_work_at(const tsr_env *e, tsr_i64 index, tsr_seq *seq) {
   w.split = (tsr_i32)(index % l->num_splits);
   index /= l->num_splits;
   w.head = 0;
+  *seq = tsr_seq_load(e->a, &e->masks, tsr_min_i64(w.b, e->a->batch - 1));
   if (w.b >= e->a->batch) {
     return w;
   }
-  *seq = tsr_seq_load(e->a, &e->masks, w.b);
   if (l->list >= 0) {
     blocks = tsr_max_i64((seq->q_len + rows - 1) / rows, 1);
   }
