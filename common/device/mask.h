@@ -30,8 +30,8 @@ TSR_FN int tsr_mask_boolean(const tsr_attn_args *a, const tsr_attn_ptrs *p, cons
   if (TSR_FLAGS(a) & TSR_A_MASK_BIT) {
     tsr_i64 at = h * a->mask.stride[1] + (j >> 3);
     at += (TSR_FLAGS(a) & TSR_A_MASK_ROWS) ? p->mask_offsets[s->b * a->mask_offsets.stride] +
-                                             i * p->mask_row_strides[s->b * a->mask_row_strides.stride]
-                                       : s->b * a->mask.stride[0] + i * a->mask.stride[2];
+                                                 i * p->mask_row_strides[s->b * a->mask_row_strides.stride]
+                                           : s->b * a->mask.stride[0] + i * a->mask.stride[2];
     return (p->mask[at] >> (j & 7)) & 1;
   }
   return 1;
