@@ -131,8 +131,7 @@ tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *de
   return st;
 }
 
-/* Where b and h lie, and what a plan calls a row of tiles. */
-static tsr_status check_tiles(const tsr_plan *plan, const tsr__bound *bound, int64_t b, int64_t h, tsr_error *err) {
+static tsr_status check_head(const tsr_plan *plan, const tsr__bound *bound, int64_t b, int64_t h, tsr_error *err) {
   if (b < 0 || b >= bound->args.batch) {
     return tsr__fail(err, TSR_INVALID, "b", "b is %lld, must be below the run's batch %lld", (long long)b,
                      (long long)bound->args.batch);
@@ -152,11 +151,11 @@ tsr_status tsr_plan_tiles(const tsr_plan *plan, const tsr_run_args *args, int64_
   if (st == TSR_OK && (rows == NULL || cols == NULL)) {
     st = tsr__fail(err, TSR_INVALID, rows == NULL ? "rows" : "cols", "a required pointer is NULL");
   }
-  if (st == TSR_OK) {
-    st = tsr__bind(&plan->problem.attn, args, 1, 0, 0, 1, &bound, err); /* host memory, whatever the device */
+  if (st == TSR_OK) { /* host memory, whatever the device */
+    st = tsr__bind_tiles(&plan->problem.attn, args, &bound, err);
   }
   if (st == TSR_OK) {
-    st = check_tiles(plan, &bound, b, h, err);
+    st = check_head(plan, &bound, b, h, err);
   }
   if (st != TSR_OK) {
     return st;

@@ -102,9 +102,11 @@ enum {
 };
 
 /* Tile classes of a plan for sequence b and query head h: writes one byte per tile, rows of query tiles, and the
- * extents to *rows and *cols (classes NULL: extents only). args is a run's on host memory, whatever the device: copies
- * of mask tensors and lengths are read (the others need an address only; no workspace, no queue); capacity in bytes of
- * classes. Errors: TSR_INVALID (args, b, h, capacity; the plan is of another operation). */
+ * extents to *rows and *cols (classes NULL: extents only). Of args the sizes, scalars, lengths, mask tensors and, with
+ * a mask expression, aux tensors are checked and read: host memory, whatever the device (copies, where it computes on
+ * memory of its own). Everything else may be as it is in a run, or NULL. capacity in bytes of classes; where it is too
+ * small, the extents are written all the same. Errors: TSR_INVALID (args, b, h, capacity; the plan is of another
+ * operation). */
 TSR_API tsr_status tsr_plan_tiles(const tsr_plan *plan, const tsr_run_args *args, int64_t b, int64_t h,
                                   uint8_t *classes, int64_t capacity, int64_t *rows, int64_t *cols, tsr_error *err);
 
