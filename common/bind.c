@@ -372,11 +372,11 @@ tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, 
   if (st == TSR_OK && host) {
     st = tsr__check_pages(p, bound, err);
   }
-  if (st == TSR_OK && host && validate) {
-    st = tsr__check_overlap(p, bound, &a.workspace, workspace_bytes, err);
-  }
   if (st == TSR_OK) {
     st = tsr__check_workspace(&a.workspace, a.workspace_bytes, host, workspace_bytes, workspace_align, err);
+  }
+  if (st == TSR_OK && host && validate) {
+    st = tsr__check_overlap(p, bound, &a.workspace, workspace_bytes, err);
   }
   if (st == TSR_OK) {
     bound->workspace = host ? tsr__buffer_address(&a.workspace) : a.workspace.ptr;
