@@ -80,7 +80,7 @@ tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_merge_args 
   tsr_merge_args full;
   tsr_status st = tsr__merge_init(desc, &p, err);
   if (st == TSR_OK) {
-    st = tsr__merge_bind(&p, args, 1, 0, 1, &full, err);
+    st = tsr__merge_bind(&p, args, 1, 0, 0, 1, &full, err);
   }
   if (st == TSR_OK) {
     st = tsr__reference_merge(&p.desc, &full, o, lse, err);
@@ -93,7 +93,7 @@ tsr_status tsr_reference_append(const tsr_append_desc *desc, const tsr_append_ar
   tsr_append_args full;
   tsr_status st = tsr__append_init(desc, &p, err);
   if (st == TSR_OK) {
-    st = tsr__append_bind(&p, args, 1, 0, 1, &full, err);
+    st = tsr__append_bind(&p, args, 1, 0, 0, 1, &full, err);
   }
   if (st == TSR_OK) {
     st = tsr__reference_append(&p.desc, &full, err);

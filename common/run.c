@@ -41,8 +41,8 @@ tsr_status tsr_run_append(const tsr_plan *plan, const tsr_append_args *args, tsr
   tsr_append_args full;
   tsr_status st = check_plan(plan, args, 0, TSR_OP_APPEND, err);
   if (st == TSR_OK) {
-    st = tsr__append_bind(&plan->problem.append, args, plan->device->dev.host_memory, plan->build.workspace_bytes,
-                          plan->build.workspace_align, &full, err);
+    st = tsr__append_bind(&plan->problem.append, args, plan->device->dev.host_memory, plan->device->dev.host->validate,
+                          plan->build.workspace_bytes, plan->build.workspace_align, &full, err);
   }
   if (st == TSR_OK) {
     st = plan->device->backend->run_append(&plan->device->dev, &plan->problem, &plan->build, &full, err);
@@ -54,8 +54,8 @@ tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *args, tsr_e
   tsr_merge_args full;
   tsr_status st = check_plan(plan, args, 0, TSR_OP_MERGE, err);
   if (st == TSR_OK) {
-    st = tsr__merge_bind(&plan->problem.merge, args, plan->device->dev.host_memory, plan->build.workspace_bytes,
-                         plan->build.workspace_align, &full, err);
+    st = tsr__merge_bind(&plan->problem.merge, args, plan->device->dev.host_memory, plan->device->dev.host->validate,
+                         plan->build.workspace_bytes, plan->build.workspace_align, &full, err);
   }
   if (st == TSR_OK) {
     st = plan->device->backend->run_merge(&plan->device->dev, &plan->problem, &plan->build, &full, err);

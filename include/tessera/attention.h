@@ -186,7 +186,9 @@ static inline tsr_run_stats tsr_run_stats_init(void) {
 
 /* What changes from run to run and changes no code. A buffer is needed iff its layout is in the description (NULL will
  * do for a tensor without elements); a field whose flag is off must be 0. Host memory: pointers keep align_bytes, and
- * lengths, tables and indices are checked as far as the run uses them. */
+ * lengths, tables and indices are checked as far as the run uses them. No output shares a byte with another tensor or
+ * the workspace: else what is written is undefined. With TSR_CONTEXT_VALIDATE host memory that breaks this is
+ * TSR_INVALID. */
 typedef struct tsr_run_args {
   size_t size; /* sizeof(tsr_run_args) */
 
