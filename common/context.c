@@ -155,7 +155,7 @@ tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **co
   }
   *context = NULL;
   if (params != NULL) {
-    st = tsr__struct_import(&p, sizeof(p), offsetof(tsr_context_params, alloc), params, "tsr_context_params", err);
+    st = tsr__struct_import(&p, sizeof(p), params, "tsr_context_params", err);
   }
   if (st == TSR_OK) {
     st = check_params(&p, err);

@@ -25,6 +25,12 @@ static tsr_status bind(const tsr_plan *plan, const tsr_run_args *args, tsr__boun
                    plan->build.workspace_align, bound, err);
 }
 
+static void clear_stats(tsr_run_stats *stats) {
+  if (stats != NULL) {
+    memset((char *)stats + sizeof(size_t), 0, stats->size - sizeof(size_t));
+  }
+}
+
 tsr_status tsr_run_attention(const tsr_plan *plan, const tsr_run_args *args, tsr_error *err) {
   tsr__bound bound;
   tsr_status st = check_plan(plan, args, 1, 0, err);
@@ -32,6 +38,7 @@ tsr_status tsr_run_attention(const tsr_plan *plan, const tsr_run_args *args, tsr
     st = bind(plan, args, &bound, err);
   }
   if (st == TSR_OK) {
+    clear_stats(bound.stats);
     st = plan->device->backend->run_attention(&plan->device->dev, &plan->problem, &plan->build, &bound, args, err);
   }
   return st == TSR_OK ? tsr__ok(err) : st;
@@ -112,7 +119,7 @@ tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *de
                                      : "args",
                      "a required pointer is NULL");
   }
-  st = tsr__struct_import(&full, sizeof(full), offsetof(tsr_run_args, q), args, "tsr_run_args", err);
+  st = tsr__struct_import(&full, sizeof(full), args, "tsr_run_args", err);
   if (st == TSR_OK && (full.workspace.ptr != NULL || full.workspace_bytes != 0)) {
     st = tsr__fail(err, TSR_INVALID, "workspace", "workspace must be 0: tsr_attention_once brings its own");
   }

@@ -48,15 +48,17 @@ tsr_status tsr__invalid(tsr_error *err, const char *field, const char *fmt, ...)
 
 /* ---- Structs --------------------------------------------------------------------------------- */
 
-tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t min_size, const void *src, const char *what,
-                              tsr_error *err) {
-  const size_t most = 65536; /* no struct of ours will be larger: an uninitialised size */
+int tsr__struct_size_ok(size_t size, size_t own) {
+  return size >= own && size <= 65536; /* none of ours will be larger: an uninitialised size */
+}
+
+tsr_status tsr__struct_import(void *dst, size_t dst_size, const void *src, const char *what, tsr_error *err) {
   size_t size;
   if (src == NULL) {
     return tsr__invalid(err, what, "is NULL");
   }
   memcpy(&size, src, sizeof(size));
-  if (size < min_size || size > most) {
+  if (!tsr__struct_size_ok(size, dst_size)) {
     return tsr__fail(err, TSR_INVALID, "size", "%s.size is %zu, must be sizeof(%s), here %zu", what, size, what,
                      dst_size);
   }
@@ -66,19 +68,18 @@ tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t min_size, const
                        size, i);
     }
   }
-  memset(dst, 0, dst_size);
-  memcpy(dst, src, size < dst_size ? size : dst_size);
+  memcpy(dst, src, dst_size);
   memcpy(dst, &dst_size, sizeof(dst_size));
   return TSR_OK;
 }
 
 tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err) {
-  if (to_size < sizeof(size_t)) {
-    return tsr__fail(err, TSR_INVALID, "info.size", "info.size is %zu, set it to sizeof the struct", to_size);
+  if (!tsr__struct_size_ok(to_size, from_size)) {
+    return tsr__fail(err, TSR_INVALID, "info.size", "info.size is %zu, must be sizeof the struct, here %zu", to_size,
+                     from_size);
   }
-  memset((char *)to + sizeof(size_t), 0, to_size - sizeof(size_t));
-  memcpy((char *)to + sizeof(size_t), (const char *)from + sizeof(size_t),
-         (to_size < from_size ? to_size : from_size) - sizeof(size_t));
+  memcpy((char *)to + sizeof(size_t), (const char *)from + sizeof(size_t), from_size - sizeof(size_t));
+  memset((char *)to + from_size, 0, to_size - from_size);
   return tsr__ok(err);
 }
 

@@ -227,7 +227,7 @@ typedef struct tsr_run_args {
   int64_t num_wait_events;
   void **event;
 
-  tsr_run_stats *stats; /* optional, CPU: filled when the run returns */
+  tsr_run_stats *stats; /* optional (its size set by the caller), CPU: filled when the run returns; else zeroed */
 } tsr_run_args;
 
 static inline tsr_run_args tsr_run_args_init(void) {
