@@ -77,8 +77,9 @@ static int32_t count_devices(const tsr_context *context, int32_t i) {
   pthread_mutex_lock(&c->count_lock);
   if (c->device_count[i] < 0) {
     c->device_count[i] = backend->count(&c->host, c->why_not[i], sizeof(c->why_not[i]));
-    tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d devices%s%s", backend->name, c->device_count[i],
-             c->device_count[i] == 0 ? ", " : "", c->device_count[i] == 0 ? c->why_not[i] : "");
+    tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d device%s%s%s", backend->name, c->device_count[i],
+             c->device_count[i] == 1 ? "" : "s", c->device_count[i] == 0 ? ", " : "",
+             c->device_count[i] == 0 ? c->why_not[i] : "");
   }
   n = c->device_count[i];
   pthread_mutex_unlock(&c->count_lock);
@@ -259,7 +260,7 @@ tsr_status tsr_backend_load(tsr_context *context, const char *path, tsr_error *e
 
 /* ---- Devices --------------------------------------------------------------------------------- */
 
-/* Splits "cpu:1" into a back end name and an ordinal. */
+/* Splits "cpu:1" into a back end name and an ordinal, which has one way to be written. */
 static int parse_device(const char *name, char *backend, size_t bytes, int32_t *ordinal) {
   const char *colon = strchr(name, ':');
   const size_t n = colon != NULL ? (size_t)(colon - name) : strlen(name);
@@ -271,7 +272,7 @@ static int parse_device(const char *name, char *backend, size_t bytes, int32_t *
   backend[n] = '\0';
   if (colon != NULL) {
     const char *c = colon + 1;
-    if (*c == '\0' || strlen(c) > 6) {
+    if (*c == '\0' || strlen(c) > 6 || (*c == '0' && c[1] != '\0')) {
       return 0;
     }
     for (; *c != '\0'; c++) {
@@ -285,11 +286,21 @@ static int parse_device(const char *name, char *backend, size_t bytes, int32_t *
   return 1;
 }
 
-static tsr_status find_device(const tsr_context *c, const char *name, int32_t *backend, int32_t *ordinal,
+static tsr_status no_such_ordinal(const char *field, const char *backend, int32_t ordinal, int32_t count,
+                                  tsr_error *err) {
+  return count == 1
+             ? tsr__fail(err, TSR_INVALID, field, "%s:%d: there is only one device, %s:0", backend, ordinal, backend)
+             : tsr__fail(err, TSR_INVALID, field, "%s:%d: there are only %d devices, %s:0 to %s:%d", backend, ordinal,
+                         count, backend, backend, count - 1);
+}
+
+static tsr_status find_device(const tsr_context *c, const char *asked, int32_t *backend, int32_t *ordinal,
                               tsr_error *err) {
+  const char *name = asked != NULL ? asked : c->device;
+  const char *field = asked != NULL ? "name" : "device"; /* the argument, else what the context was made with */
   char wanted[32];
   int32_t count;
-  if (name == NULL || *name == '\0') {
+  if (asked == NULL && *name == '\0') {
     for (int32_t i = 0; i < c->num_backends; i++) {
       if (c->backends[i]->computes && count_devices(c, i) > 0) {
         *backend = i;
@@ -297,10 +308,10 @@ static tsr_status find_device(const tsr_context *c, const char *name, int32_t *b
         return TSR_OK;
       }
     }
-    return tsr__fail(err, TSR_BACKEND_MISSING, "name", "no back end of this build has a device that computes");
+    return tsr__fail(err, TSR_BACKEND_MISSING, field, "no back end of this build has a device that computes");
   }
   if (!parse_device(name, wanted, sizeof(wanted), ordinal)) {
-    return tsr__fail(err, TSR_INVALID, "name", "\"%.64s\" is no device name; write e.g. cpu or cuda:0", name);
+    return tsr__fail(err, TSR_INVALID, field, "\"%.64s\" is no device name; write e.g. cpu or cuda:0", name);
   }
   for (int32_t i = 0; i < c->num_backends; i++) {
     if (strcmp(c->backends[i]->name, wanted) != 0) {
@@ -308,15 +319,15 @@ static tsr_status find_device(const tsr_context *c, const char *name, int32_t *b
     }
     count = count_devices(c, i);
     if (count == 0) {
-      return tsr__fail(err, TSR_BACKEND_MISSING, "name", "%s: %s", wanted, c->why_not[i]);
+      return tsr__fail(err, TSR_BACKEND_MISSING, field, "%s: %s", wanted, c->why_not[i]);
     }
     if (*ordinal >= count) {
-      return tsr__fail(err, TSR_INVALID, "name", "%s: there are only %d devices", name, count);
+      return no_such_ordinal(field, wanted, *ordinal, count, err);
     }
     *backend = i;
     return TSR_OK;
   }
-  return tsr__fail(err, TSR_BACKEND_MISSING, "name", "this build has no back end \"%s\"", wanted);
+  return tsr__fail(err, TSR_BACKEND_MISSING, field, "this build has no back end \"%s\"", wanted);
 }
 
 /* What open_ordinal is handed. */
@@ -338,7 +349,7 @@ tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **
     return tsr__fail(err, TSR_INVALID, context == NULL ? "context" : "device", "a required pointer is NULL");
   }
   *device = NULL;
-  st = find_device(context, name != NULL ? name : context->device, &backend, &which.index, err);
+  st = find_device(context, name, &backend, &which.index, err);
   if (st != TSR_OK) {
     return st;
   }

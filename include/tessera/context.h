@@ -38,7 +38,9 @@ enum {
  * Precedence everywhere: explicit field > environment variable > default. The environment is read once,
  * in tsr_context_create: TESSERA_LOG (0..3, logs to stderr if no log hook is set), TESSERA_THREADS,
  * TESSERA_DEVICE, TESSERA_CPU_ISA, TESSERA_VARIANT, TESSERA_COMPILE, TESSERA_CACHE_DIR, TESSERA_NVRTC, TESSERA_HIPRTC,
- * TESSERA_OPENCL (see the fields of those names). */
+ * TESSERA_OPENCL (see the fields of those names). A variable that is empty, too long, or no
+ * number in range or word of its list counts as unset. A text field of "" asks for nothing, whatever the environment
+ * says. */
 typedef struct tsr_context_params {
   size_t size;    /* sizeof(tsr_context_params) */
   uint64_t flags; /* TSR_CONTEXT_* */
@@ -134,9 +136,10 @@ TSR_API tsr_status tsr_backend_get(const tsr_context *context, int32_t index, ts
  * uses the context. */
 TSR_API tsr_status tsr_backend_load(tsr_context *context, const char *path, tsr_error *err);
 
-/* Opens a device by name: "cpu", "cuda:0", "null". NULL: params.device / TESSERA_DEVICE, else the first
- * device of the first usable back end that computes ("null" never). Errors: TSR_INVALID (name), TSR_BACKEND_MISSING
- * (with the reason), TSR_UNSUPPORTED (params.cpu_isa), TSR_OUT_OF_MEMORY. */
+/* Opens a device by name: a back end's, alone (its first device) or with ":" and an ordinal in decimal without leading
+ * zeros: "cpu", "cuda:0", "null". NULL: params.device / TESSERA_DEVICE, else the first device of the first usable back
+ * end that computes ("null" never). Errors: TSR_INVALID (any other name, "" included; no such ordinal),
+ * TSR_BACKEND_MISSING (with the reason), TSR_UNSUPPORTED (params.cpu_isa), TSR_OUT_OF_MEMORY, TSR_DEVICE_ERROR. */
 TSR_API tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **device, tsr_error *err);
 /* Gives up the caller's reference; plans keep the device alive. NULL is accepted. */
 TSR_API void tsr_device_close(tsr_device *device);
