@@ -102,7 +102,7 @@ typedef struct tsr_attention_desc {
   tsr_layout q, k, v, o;
   tsr_layout lse;   /* f32 [B,Hq,Sq,1], packed [1,Hq,T,1]; output, optional forward, input of backward */
   tsr_layout max_s; /* f32 [Hq,1,1,1]; optional output: largest s over allowed pairs before softmax (no sink);
-                       -inf when there are none */
+                       -inf when there are none, NaN when one of them is NaN, also beside +inf */
 
   /* Lengths, index type. */
   tsr_layout cu_seqlens_q, cu_seqlens_k; /* [B+1,1,1,1]: starts at 0, never decreases, ends at most at T */
