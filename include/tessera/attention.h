@@ -16,10 +16,10 @@
  * nothing in dk, dv, dbias; its dlse still reaches dsink.
  * A NaN in q or an allowed k makes that whole row NaN; a non-finite v in an allowed pair makes that channel
  * non-finite, unless the pair's p is 0. A mask that is absent means "no mask", never "causal".
- * p is 0 where it underflows or s is -inf, and products and scores are f32: one beyond its range is infinite, though its
- * value is not. A row whose allowed pairs all have s = -inf is a row without allowed keys, sink or not: o = 0 whatever v
- * holds, and no gradient where v and dout are finite. In other rows a non-finite v whose pair has p = 0 or is lost to
- * dropout may reach o, or may not; likewise a non-finite v or dout the gradients.
+ * p is 0 where it underflows or s is -inf, and products and scores are f32: one beyond its range is infinite, though
+ * its value is not. A row whose allowed pairs all have s = -inf is a row without allowed keys, sink or not: o = 0
+ * whatever v holds, and no gradient where v and dout are finite. In other rows a non-finite v whose pair has p = 0 or
+ * is lost to dropout may reach o, or may not; likewise a non-finite v or dout the gradients.
  *
  * Three arrangements of sequences:
  *   dense   q [B,Sq,Hq,D], k [B,Sk,Hkv,D], v [B,Sk,Hkv,Dv], o [B,Sq,Hq,Dv], lse [B,Hq,Sq,1].
