@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "tessera/cpu.h"
+#include "tessera/memory.h"
 #include "tessera/tessera.h"
 
 enum { ATTENTION, BACKWARD, APPEND, MERGE, PLANS };
@@ -333,6 +334,43 @@ static void run_numbers(void **state) {
 #undef EACH
 }
 
+/* ---- Memory of a device ---------------------------------------------------------------------- */
+
+static void memory(void **state) {
+  char host[16] = "as it was";
+  void *ptr = host;
+  tsr_buffer b = tsr_buffer_out(host);
+  const tsr_buffer none = {NULL, 0};
+  (void)state;
+  INVALID(tsr_memory_alloc(NULL, 8, &ptr, e), "device");
+  INVALID(tsr_memory_alloc(device, 8, NULL, e), "ptr");
+  INVALID(tsr_memory_alloc(device, -1, &ptr, e), "bytes");
+  assert_null(ptr);
+  REFUSED(tsr_memory_alloc(device, INT64_MAX, &ptr, e), TSR_OUT_OF_MEMORY, "bytes");
+  assert_null(ptr);
+  assert_int_equal(tsr_memory_alloc(device, 0, &ptr, NULL), TSR_OK);
+  assert_non_null(ptr);
+  tsr_memory_free(NULL, ptr);
+  tsr_memory_free(device, NULL);
+  tsr_memory_free(device, ptr);
+  INVALID(tsr_memory_write(NULL, &b, host, 1, e), "device");
+  INVALID(tsr_memory_write(device, NULL, host, 1, e), "to");
+  INVALID(tsr_memory_write(device, &none, host, 1, e), "to");
+  INVALID(tsr_memory_write(device, &b, NULL, 1, e), "from");
+  INVALID(tsr_memory_write(device, &b, host, INT64_MIN, e), "bytes");
+  INVALID(tsr_memory_read(NULL, host, &b, 1, e), "device");
+  INVALID(tsr_memory_read(device, NULL, &b, 1, e), "to");
+  INVALID(tsr_memory_read(device, host, NULL, 1, e), "from");
+  INVALID(tsr_memory_read(device, host, &none, 1, e), "from");
+  INVALID(tsr_memory_read(device, host, &b, -1, e), "bytes");
+  b.offset_bytes = -1;
+  INVALID(tsr_memory_write(device, &b, host, 1, e), "to");
+  INVALID(tsr_memory_read(device, host, &b, 1, e), "from");
+  INVALID(tsr_device_wait(NULL, NULL, e), "device");
+  assert_int_equal(tsr_device_wait(device, NULL, NULL), TSR_OK);
+  assert_string_equal(host, "as it was");
+}
+
 /* ---- All at once ----------------------------------------------------------------------------- */
 
 static void once(void **state) {
@@ -480,8 +518,8 @@ int main(void) {
       cmocka_unit_test(plan_pointers),  cmocka_unit_test(plan_descriptions),
       cmocka_unit_test(plan_questions), cmocka_unit_test(verdicts_know_memory),
       cmocka_unit_test(run_pointers),   cmocka_unit_test(run_offsets),
-      cmocka_unit_test(run_numbers),    cmocka_unit_test(once),
-      cmocka_unit_test(reference),
+      cmocka_unit_test(run_numbers),    cmocka_unit_test(memory),
+      cmocka_unit_test(once),           cmocka_unit_test(reference),
   };
   return cmocka_run_group_tests_name("api_inputs", tests, setup, teardown);
 }
