@@ -34,8 +34,8 @@ static inline int tsr__problem_has(const tsr__problem *p, int slot) {
 tsr_status tsr__problem_init(const tsr__alloc *alloc, const tsr_attention_desc *desc, tsr__problem *p, tsr_error *err);
 void tsr__problem_free(tsr__problem *p);
 
-/* Is `size` what a caller's struct may say, where this version's is `own` bytes? There is no version before this one, so
- * no smaller size is right yet. */
+/* Is `size` what a caller's struct may say, where this version's is `own` bytes? There is no version before this one,
+ * so no smaller size is right yet. */
 int tsr__struct_size_ok(size_t size, size_t own);
 
 /* Copies a caller's sized struct into `dst` of dst_size bytes, checking the growth rule (base.h): NULL, a size that no
