@@ -347,7 +347,7 @@ static tsr_status bind_tables(const tsr__problem *p, const tsr_run_args *a, int 
 tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, int validate, int64_t workspace_bytes,
                      int64_t workspace_align, tsr__bound *bound, tsr_error *err) {
   tsr_run_args a;
-  tsr_status st = tsr__struct_import(&a, sizeof(a), args, "tsr_run_args", err);
+  tsr_status st = tsr__struct_import(&a, sizeof(a), 0, args, "tsr_run_args", err);
   if (st != TSR_OK) {
     return st;
   }
@@ -388,7 +388,7 @@ tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, 
 
 tsr_status tsr__bind_tiles(const tsr__problem *p, const tsr_run_args *args, tsr__bound *bound, tsr_error *err) {
   tsr_run_args a;
-  tsr_status st = tsr__struct_import(&a, sizeof(a), args, "tsr_run_args", err);
+  tsr_status st = tsr__struct_import(&a, sizeof(a), 0, args, "tsr_run_args", err);
   if (st != TSR_OK) {
     return st;
   }

@@ -246,7 +246,7 @@ static tsr_status append_sizes(const tsr__append_problem *p, tsr_append_args *a,
 tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host, int validate,
                             int64_t workspace_bytes, int64_t workspace_align, tsr_append_args *out, tsr_error *err) {
   const tsr_layout *cu = &p->desc.cu_seqlens_new;
-  tsr_status st = tsr__struct_import(out, sizeof(*out), args, "tsr_append_args", err);
+  tsr_status st = tsr__struct_import(out, sizeof(*out), 0, args, "tsr_append_args", err);
   if (st == TSR_OK) {
     st = append_sizes(p, out, err);
   }
@@ -337,7 +337,7 @@ static tsr_status merge_overlap(const tsr__merge_problem *p, const tsr_merge_arg
 tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int validate,
                            int64_t workspace_bytes, int64_t workspace_align, tsr_merge_args *out, tsr_error *err) {
   const tsr_merge_desc *d = &p->desc;
-  tsr_status st = tsr__struct_import(out, sizeof(*out), args, "tsr_merge_args", err);
+  tsr_status st = tsr__struct_import(out, sizeof(*out), 0, args, "tsr_merge_args", err);
   if (st == TSR_OK) {
     st = tsr__check_queue(out->queue, out->wait_events, out->num_wait_events, out->event, host, err);
   }

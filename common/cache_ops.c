@@ -353,7 +353,7 @@ static tsr_status append_check(tsr__append_problem *p, tsr_error *err) {
 tsr_status tsr__append_init(const tsr_append_desc *desc, tsr__append_problem *p, tsr_error *err) {
   tsr_status st;
   memset(p, 0, sizeof(*p));
-  st = tsr__struct_import(&p->desc, sizeof(p->desc), desc, "tsr_append_desc", err);
+  st = tsr__struct_import(&p->desc, sizeof(p->desc), 0, desc, "tsr_append_desc", err);
   if (st == TSR_OK) {
     st = append_check(p, err);
   }
@@ -445,7 +445,7 @@ tsr_status tsr__merge_init(const tsr_merge_desc *desc, tsr__merge_problem *p, ts
   tsr_layout *const all[] = {&p->desc.partial_o, &p->desc.partial_lse, &p->desc.o, &p->desc.lse, &p->desc.sink};
   tsr_status st;
   memset(p, 0, sizeof(*p));
-  st = tsr__struct_import(&p->desc, sizeof(p->desc), desc, "tsr_merge_desc", err);
+  st = tsr__struct_import(&p->desc, sizeof(p->desc), 0, desc, "tsr_merge_desc", err);
   if (st == TSR_OK) {
     st = merge_check(&p->desc, err);
   }

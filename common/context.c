@@ -146,6 +146,7 @@ static tsr_status fill_context(tsr_context *c, const tsr_context_params *p, cons
 }
 
 tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **context, tsr_error *err) {
+  const size_t before_images = offsetof(tsr_context_params, compile); /* where the struct once ended */
   tsr_context_params p = tsr_context_params_init();
   tsr__env env = tsr__env_none();
   tsr__alloc alloc;
@@ -156,7 +157,7 @@ tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **co
   }
   *context = NULL;
   if (params != NULL) {
-    st = tsr__struct_import(&p, sizeof(p), params, "tsr_context_params", err);
+    st = tsr__struct_import(&p, sizeof(p), before_images, params, "tsr_context_params", err);
   }
   if (st == TSR_OK) {
     st = check_params(&p, err);
@@ -403,6 +404,7 @@ void tsr_device_close(tsr_device *device) {
 }
 
 tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_error *err) {
+  const size_t before_memory = offsetof(tsr_device_info, host_memory); /* where the struct once ended */
   tsr_device_info out = {0};
   if (device == NULL || info == NULL) {
     return tsr__fail(err, TSR_INVALID, device == NULL ? "device" : "info", "a required pointer is NULL");
@@ -416,5 +418,8 @@ tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_e
   out.local_bytes = device->dev.local_bytes;
   out.host_memory = device->dev.host_memory;
   out.memory_kinds = device->dev.memory_kinds;
+  if (info->size == before_memory) {
+    return tsr__struct_export(info, info->size, &out, before_memory, err);
+  }
   return tsr__struct_export(info, info->size, &out, sizeof(out), err);
 }

@@ -57,10 +57,10 @@ tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_des
     st = tsr__fail(err, TSR_INVALID, "out", "a required pointer is NULL");
   }
   if (st == TSR_OK) {
-    st = tsr__struct_import(&full_out, sizeof(full_out), out, "tsr_reference_out", err);
+    st = tsr__struct_import(&full_out, sizeof(full_out), 0, out, "tsr_reference_out", err);
   }
   if (st == TSR_OK) {
-    st = tsr__struct_import(&full_args, sizeof(full_args), args, "tsr_run_args", err);
+    st = tsr__struct_import(&full_args, sizeof(full_args), 0, args, "tsr_run_args", err);
   }
   if (st == TSR_OK) {
     st = tsr__problem_init_inputs(alloc, desc, &p, err);
@@ -78,7 +78,7 @@ tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_des
   }
   tsr__problem_free(&p);
   if (st == TSR_OK) {
-    tsr__struct_import(&full_desc, sizeof(full_desc), desc, "tsr_attention_desc", NULL);
+    tsr__struct_import(&full_desc, sizeof(full_desc), 0, desc, "tsr_attention_desc", NULL);
     st = tsr__reference_attention(alloc, host != NULL ? host->should_stop : NULL, host != NULL ? host->user : NULL,
                                   &full_desc, &full_args, &full_out, err);
   }

@@ -119,7 +119,7 @@ tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *de
                                      : "args",
                      "a required pointer is NULL");
   }
-  st = tsr__struct_import(&full, sizeof(full), args, "tsr_run_args", err);
+  st = tsr__struct_import(&full, sizeof(full), 0, args, "tsr_run_args", err);
   if (st == TSR_OK && (full.workspace.ptr != NULL || full.workspace.offset_bytes != 0 || full.workspace_bytes != 0)) {
     st = tsr__fail(err, TSR_INVALID, "workspace", "workspace must be 0: tsr_attention_once brings its own");
   }

@@ -52,13 +52,14 @@ int tsr__struct_size_ok(size_t size, size_t own) {
   return size >= own && size <= 65536; /* none of ours will be larger: an uninitialised size */
 }
 
-tsr_status tsr__struct_import(void *dst, size_t dst_size, const void *src, const char *what, tsr_error *err) {
+tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t earlier_size, const void *src, const char *what,
+                              tsr_error *err) {
   size_t size;
   if (src == NULL) {
     return tsr__invalid(err, what, "is NULL");
   }
   memcpy(&size, src, sizeof(size));
-  if (!tsr__struct_size_ok(size, dst_size)) {
+  if (!tsr__struct_size_ok(size, dst_size) && (earlier_size == 0 || size != earlier_size)) {
     return tsr__fail(err, TSR_INVALID, "size", "%s.size is %zu, must be sizeof(%s), here %zu", what, size, what,
                      dst_size);
   }
@@ -68,7 +69,8 @@ tsr_status tsr__struct_import(void *dst, size_t dst_size, const void *src, const
                        size, i);
     }
   }
-  memcpy(dst, src, dst_size);
+  memset(dst, 0, dst_size);
+  memcpy(dst, src, size < dst_size ? size : dst_size);
   memcpy(dst, &dst_size, sizeof(dst_size));
   return TSR_OK;
 }

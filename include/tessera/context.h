@@ -77,7 +77,7 @@ typedef struct tsr_context_params {
 
   /* Images: what kernels of devices are compiled to. They are embedded in the library, kept in a cache, or compiled
    * when a plan first needs them, which takes seconds. Without a cache nothing is kept beyond the device. */
-  int32_t compile; /* TSR_COMPILE_* */
+  int32_t compile; /* TSR_COMPILE_*; the struct once ended here */
   int32_t reserved;
   /* Directory of images; NULL = TESSERA_CACHE_DIR or none, and the library never touches the disk. It is made (mode
    * 0700) when first written to, and may be shared by processes. Used only if it and the file belong to the user and
@@ -154,7 +154,7 @@ typedef struct tsr_device_info {
   int32_t num_threads;  /* CPU: threads a run may use; devices: multiprocessors */
   int32_t computes;     /* 0: only records launches (null); its outputs stay untouched */
   int64_t local_bytes;  /* local (shared) memory of a work group; CPU: L2 bytes assumed per thread */
-  int32_t host_memory;  /* 1: tensors are host memory; 0: the device's own, see memory.h */
+  int32_t host_memory;  /* 1: tensors are host memory; 0: the device's own, see memory.h; the struct once ended here */
   int32_t memory_kinds; /* what tsr_attention_desc.memory may be: bits 1 << TSR_MEMORY_* */
 } tsr_device_info;
 /* Fills *info (its size set by the caller). Errors: TSR_INVALID. */
