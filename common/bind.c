@@ -163,8 +163,18 @@ static tsr_status bind_dropout(const tsr__problem *p, const tsr_run_args *a, tsr
   return TSR_OK;
 }
 
-static tsr_status bind_numbers(const tsr__problem *p, const tsr_run_args *a, tsr__bound *bound, tsr_error *err) {
-  tsr_attn_args *out = &bound->args;
+static tsr_status bind_scalars(const tsr__problem *p, const tsr_run_args *a, tsr__bound *bound, tsr_error *err) {
+  for (int i = 0; i < TSR_EXPR_MAX_SCALARS; i++) {
+    if (i >= p->desc.num_scalars && a->scalars[i] != 0.0f) {
+      return tsr__fail(err, TSR_INVALID, "scalars", "scalars[%d] is set, the plan has %lld scalars", i,
+                       (long long)p->desc.num_scalars);
+    }
+    bound->env.scalar[i] = a->scalars[i];
+  }
+  return TSR_OK;
+}
+
+static tsr_status bind_numbers(const tsr__problem *p, const tsr_run_args *a, tsr_attn_args *out, tsr_error *err) {
   const int cap = (p->features & TSR_A_SOFTCAP) != 0;
   if (!isfinite(a->scale)) {
     return tsr__invalid(err, "scale", "is %g, must be finite", (double)a->scale);
@@ -175,13 +185,6 @@ static tsr_status bind_numbers(const tsr__problem *p, const tsr_run_args *a, tsr
   }
   if (a->reserved != 0) {
     return tsr__invalid(err, "reserved", "is %u, must be 0", (unsigned)a->reserved);
-  }
-  for (int i = 0; i < TSR_EXPR_MAX_SCALARS; i++) {
-    if (i >= p->desc.num_scalars && a->scalars[i] != 0.0f) {
-      return tsr__fail(err, TSR_INVALID, "scalars", "scalars[%d] is set, the plan has %lld scalars", i,
-                       (long long)p->desc.num_scalars);
-    }
-    bound->env.scalar[i] = a->scalars[i];
   }
   if (a->scale != 0.0f) {
     out->scale = a->scale;
@@ -203,12 +206,35 @@ static int source_of(const tsr__problem *p, int slot) {
   return slot;
 }
 
-static tsr_status bind_buffers(const tsr__problem *p, const tsr_run_args *a, int host, tsr__bound *bound,
+enum { EVERY_SLOT = -1 };
+
+/* What tiles are classed by: bit per slot. */
+static int64_t tile_slots(const tsr__problem *p) {
+  static const int slots[] = {TSR_SLOT_cu_seqlens_q,     TSR_SLOT_cu_seqlens_k, TSR_SLOT_seqlens_q,
+                              TSR_SLOT_seqlens_k,        TSR_SLOT_kv_indptr,    TSR_SLOT_last_page_len,
+                              TSR_SLOT_prefix,           TSR_SLOT_mask,         TSR_SLOT_mask_offsets,
+                              TSR_SLOT_mask_row_strides, TSR_SLOT_segments_q,   TSR_SLOT_segments_k,
+                              TSR_SLOT_flashmask,        TSR_SLOT_block_indptr, TSR_SLOT_block_indices};
+  int64_t set = 0;
+  for (size_t i = 0; i < sizeof(slots) / sizeof(slots[0]); i++) {
+    set |= INT64_C(1) << slots[i];
+  }
+  for (int i = 0; p->mask_expr != NULL && i < p->desc.num_aux; i++) {
+    set |= INT64_C(1) << (TSR_SLOT_aux0 + i);
+  }
+  return set;
+}
+
+/* slots: bit per slot; the others are not looked at. */
+static tsr_status bind_buffers(const tsr__problem *p, const tsr_run_args *a, int host, int64_t slots, tsr__bound *bound,
                                tsr_error *err) {
   for (int s = 0; s < TSR_SLOT_COUNT; s++) {
     const int source = source_of(p, s);
     const tsr_buffer *b = tsr__slot_buffer(a, source);
     tsr_status st = TSR_OK;
+    if (!(slots >> s & 1)) {
+      continue;
+    }
     if (source != s && s != TSR_SLOT_v) {
       st = tsr__check_no_buffer(tsr__slot_buffer(a, s), tsr__slots[s].name, err);
     }
@@ -294,17 +320,34 @@ static tsr_status check_extras(const tsr__problem *p, const tsr_run_args *a, int
                           host ? "the tensor itself is read" : tsr__slots[copies[i].slot].name);
     }
   }
-  if (a->stats != NULL && a->stats->size < sizeof(*a->stats)) {
+  if (a->stats != NULL && !tsr__struct_size_ok(a->stats->size, sizeof(*a->stats))) {
     return tsr__invalid(err, "stats", "has size %zu, must be sizeof(tsr_run_stats)", a->stats->size);
   }
   return tsr__check_queue(a->queue, a->wait_events, a->num_wait_events, a->event, host, err);
 }
 
+/* Lengths, and on host memory everything that is read by value. */
+static tsr_status bind_tables(const tsr__problem *p, const tsr_run_args *a, int host, tsr__bound *bound,
+                              tsr_error *err) {
+  tsr__tables tables;
+  tsr_status st;
+  tables.cu_q = host ? bound->ptr[TSR_SLOT_cu_seqlens_q] : a->host_cu_seqlens_q;
+  tables.cu_k = host ? bound->ptr[TSR_SLOT_cu_seqlens_k] : a->host_cu_seqlens_k;
+  tables.len_q = host ? bound->ptr[TSR_SLOT_seqlens_q] : a->host_seqlens_q;
+  tables.len_k = host ? bound->ptr[TSR_SLOT_seqlens_k] : a->host_seqlens_k;
+  st = tsr__check_lengths(p, &bound->args, &tables, err);
+  if (st == TSR_OK && host) {
+    bind_pointers(p, bound);
+    bind_rng_state(p, bound);
+    st = tsr__check_tables(p, bound, err);
+  }
+  return st;
+}
+
 tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, int validate, int64_t workspace_bytes,
                      int64_t workspace_align, tsr__bound *bound, tsr_error *err) {
   tsr_run_args a;
-  tsr__tables tables;
-  tsr_status st = tsr__struct_import(&a, sizeof(a), sizeof(a), args, "tsr_run_args", err);
+  tsr_status st = tsr__struct_import(&a, sizeof(a), 0, args, "tsr_run_args", err);
   if (st != TSR_OK) {
     return st;
   }
@@ -312,32 +355,28 @@ tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, 
   tsr__bind_layout(p, &bound->args);
   st = bind_sizes(p, &a, &bound->args, err);
   if (st == TSR_OK) {
-    st = bind_numbers(p, &a, bound, err);
+    st = bind_numbers(p, &a, &bound->args, err);
+  }
+  if (st == TSR_OK) {
+    st = bind_scalars(p, &a, bound, err);
   }
   if (st == TSR_OK) {
     st = check_extras(p, &a, host, err);
   }
   if (st == TSR_OK) {
-    st = bind_buffers(p, &a, host, bound, err);
+    st = bind_buffers(p, &a, host, EVERY_SLOT, bound, err);
   }
-  if (st != TSR_OK) {
-    return st;
+  if (st == TSR_OK) {
+    st = bind_tables(p, &a, host, bound, err);
   }
-  tables.cu_q = host ? bound->ptr[TSR_SLOT_cu_seqlens_q] : a.host_cu_seqlens_q;
-  tables.cu_k = host ? bound->ptr[TSR_SLOT_cu_seqlens_k] : a.host_cu_seqlens_k;
-  tables.len_q = host ? bound->ptr[TSR_SLOT_seqlens_q] : a.host_seqlens_q;
-  tables.len_k = host ? bound->ptr[TSR_SLOT_seqlens_k] : a.host_seqlens_k;
-  st = tsr__check_lengths(p, &bound->args, &tables, err);
   if (st == TSR_OK && host) {
-    bind_pointers(p, bound);
-    bind_rng_state(p, bound);
-    st = tsr__check_tables(p, bound, err);
-  }
-  if (st == TSR_OK && host && validate) {
-    st = tsr__check_overlap(p, bound, &a.workspace, workspace_bytes, err);
+    st = tsr__check_pages(p, bound, err);
   }
   if (st == TSR_OK) {
     st = tsr__check_workspace(&a.workspace, a.workspace_bytes, host, workspace_bytes, workspace_align, err);
+  }
+  if (st == TSR_OK && host && validate) {
+    st = tsr__check_overlap(p, bound, &a.workspace, workspace_bytes, err);
   }
   if (st == TSR_OK) {
     bound->workspace = host ? tsr__buffer_address(&a.workspace) : a.workspace.ptr;
@@ -345,4 +384,22 @@ tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, 
     st = tsr__ok(err);
   }
   return st;
+}
+
+tsr_status tsr__bind_tiles(const tsr__problem *p, const tsr_run_args *args, tsr__bound *bound, tsr_error *err) {
+  tsr_run_args a;
+  tsr_status st = tsr__struct_import(&a, sizeof(a), 0, args, "tsr_run_args", err);
+  if (st != TSR_OK) {
+    return st;
+  }
+  memset(bound, 0, sizeof(*bound));
+  tsr__bind_layout(p, &bound->args);
+  st = bind_sizes(p, &a, &bound->args, err);
+  if (st == TSR_OK) {
+    st = bind_scalars(p, &a, bound, err);
+  }
+  if (st == TSR_OK) {
+    st = bind_buffers(p, &a, 1, tile_slots(p), bound, err);
+  }
+  return st == TSR_OK ? bind_tables(p, &a, 1, bound, err) : st;
 }

@@ -29,4 +29,8 @@ void tsr__bind_layout(const tsr__problem *p, tsr_attn_args *args);
 tsr_status tsr__bind(const tsr__problem *p, const tsr_run_args *args, int host, int validate, int64_t workspace_bytes,
                      int64_t workspace_align, tsr__bound *bound, tsr_error *err);
 
+/* What tsr__tile_class needs and no more, on host memory: sizes, scalars, lengths, mask tensors, and with a mask
+ * expression the aux tensors. Nothing else of args is looked at. */
+tsr_status tsr__bind_tiles(const tsr__problem *p, const tsr_run_args *args, tsr__bound *bound, tsr_error *err);
+
 #endif

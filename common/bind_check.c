@@ -6,6 +6,12 @@
 
 /* ---- One buffer ------------------------------------------------------------------------------ */
 
+/* Is [ptr + offset, ptr + offset + bytes) outside what a pointer can name? */
+static int wraps(const tsr_buffer *b, int64_t bytes) {
+  const uintptr_t room = UINTPTR_MAX - (uintptr_t)b->ptr;
+  return (uint64_t)b->offset_bytes > room || (uint64_t)bytes > room - (uintptr_t)b->offset_bytes;
+}
+
 tsr_status tsr__check_buffer(const tsr_buffer *b, const char *name, const tsr_layout *layout, int host,
                              tsr_error *err) {
   if (b->offset_bytes < 0) {
@@ -16,6 +22,11 @@ tsr_status tsr__check_buffer(const tsr_buffer *b, const char *name, const tsr_la
     return b->offset_bytes == 0 && tsr__layout_is_empty(layout)
                ? TSR_OK
                : tsr__invalid(err, name, "is NULL, must be given: the plan's description has it");
+  }
+  if (host && wraps(b, tsr__layout_span_bytes(layout))) {
+    const tsr__field f = tsr__field_part(name, "offset_bytes");
+    return tsr__invalid(err, f.name, "is %lld, must leave the tensor within the address space",
+                        (long long)b->offset_bytes);
   }
   if (host && ((uintptr_t)tsr__buffer_address(b) & (uintptr_t)(layout->align_bytes - 1)) != 0) {
     return tsr__invalid(err, name, "is at %p, must be aligned to %d bytes", tsr__buffer_address(b),
@@ -45,6 +56,10 @@ tsr_status tsr__check_workspace(const tsr_buffer *workspace, int64_t have_bytes,
   }
   if (have_bytes < 0) {
     return tsr__invalid(err, "workspace_bytes", "is %lld, must be at least 0", (long long)have_bytes);
+  }
+  if (host && workspace->ptr != NULL && wraps(workspace, bytes)) {
+    return tsr__invalid(err, "workspace.offset_bytes", "is %lld, must leave the workspace within the address space",
+                        (long long)workspace->offset_bytes);
   }
   if (bytes == 0) {
     return TSR_OK;

@@ -120,12 +120,11 @@ static tsr_status check_csr(const tsr__problem *p, const tsr__bound *bound, tsr_
   return TSR_OK;
 }
 
-/* Ids of the pages that hold a sequence's keys. Lengths are valid. */
-static tsr_status check_page_ids(const tsr__problem *p, const tsr__bound *bound, tsr_error *err) {
+tsr_status tsr__check_pages(const tsr__problem *p, const tsr__bound *bound, tsr_error *err) {
   const tsr_attention_desc *d = &p->desc;
-  const int table = (p->features & TSR_A_PAGED_TABLE) != 0;
+  const int table = (p->features & TSR_A_PAGED_TABLE) != 0, csr = (p->features & TSR_A_PAGED_CSR) != 0;
   const int64_t step = table ? d->block_table.stride[1] : d->kv_indices.stride[0];
-  for (int64_t b = 0; b < bound->args.batch; b++) {
+  for (int64_t b = 0; (table || csr) && b < bound->args.batch; b++) {
     const tsr_seq seq = tsr_seq_load(&bound->args, &bound->ptrs, b);
     const int64_t used = seq.kv_len == 0 ? 0 : (seq.kv_len - 1) / p->page_size + 1;
     const tsr_i32 *id = used == 0 ? NULL
@@ -246,9 +245,6 @@ tsr_status tsr__check_tables(const tsr__problem *p, const tsr__bound *bound, tsr
   tsr_status st = TSR_OK;
   if ((f & TSR_A_PAGED_CSR) != 0) {
     st = check_csr(p, bound, err);
-  }
-  if (st == TSR_OK && (f & (TSR_A_PAGED_TABLE | TSR_A_PAGED_CSR)) != 0) {
-    st = check_page_ids(p, bound, err);
   }
   if (st == TSR_OK && (f & TSR_A_PREFIX) != 0) {
     st = check_prefix(p, bound, err);

@@ -110,6 +110,124 @@ static tsr_status append_sequence(const tsr__append_problem *p, const tsr_append
   return st == TSR_OK && p->desc.cos.dtype != TSR_DTYPE_NONE ? append_positions(p, a, b, before, rows, err) : st;
 }
 
+/* ---- Append: overlap ------------------------------------------------------------------------- */
+
+/* Rows [lo, hi) of a page of the cache that new rows go to. */
+typedef struct page_use {
+  int64_t id, lo, hi;
+} page_use;
+
+static int64_t first_page(const tsr__append_problem *p, const tsr_append_args *a, int64_t b) {
+  return length_before(p, a, b) / p->page_size;
+}
+
+static int64_t last_page(const tsr__append_problem *p, const tsr_append_args *a, int64_t b) {
+  const int64_t end = length_before(p, a, b) + rows_of(p, a, b).count;
+  return rows_of(p, a, b).count == 0 ? first_page(p, a, b) - 1 : (end - 1) / p->page_size;
+}
+
+/* What sequence b writes through entry n of its table. */
+static page_use use_of(const tsr__append_problem *p, const tsr_append_args *a, int64_t b, int64_t n) {
+  const tsr_layout *l = &p->desc.block_table;
+  const int64_t before = length_before(p, a, b), end = before + rows_of(p, a, b).count, start = n * p->page_size;
+  page_use u;
+  u.id = ((const int32_t *)tsr__buffer_address(&a->block_table))[b * l->stride[0] + n * l->stride[1]];
+  u.lo = tsr_max_i64(before - start, 0);
+  u.hi = tsr_min_i64(end - start, p->page_size);
+  return u;
+}
+
+/* An earlier use of one of the rows that entry n of sequence b writes. */
+static tsr_status find_same_rows(const tsr__append_problem *p, const tsr_append_args *a, int64_t b, int64_t n,
+                                 tsr_error *err) {
+  const page_use mine = use_of(p, a, b, n);
+  for (int64_t b2 = 0; b2 <= b; b2++) {
+    const int64_t end = b2 < b ? last_page(p, a, b2) : n - 1;
+    for (int64_t n2 = first_page(p, a, b2); n2 <= end; n2++) {
+      const page_use other = use_of(p, a, b2, n2);
+      if (other.id == mine.id && other.lo < mine.hi && mine.lo < other.hi) {
+        const tsr__field f = tsr__field_entry2("block_table", b, n);
+        return tsr__invalid(err, f.name, "is %lld: row %lld of that page is also written by block_table[%lld,%lld]",
+                            (long long)mine.id, (long long)tsr_max_i64(mine.lo, other.lo), (long long)b2,
+                            (long long)n2);
+      }
+    }
+  }
+  return TSR_OK;
+}
+
+/* No row of a paged cache is the target of two new rows. Dense caches have none: an output names no element twice. */
+static tsr_status append_targets(const tsr__append_problem *p, const tsr_append_args *a, tsr_error *err) {
+  enum { WORDS = 1024 };
+  uint64_t met[WORDS] = {0}; /* bit per page id modulo their number: only what has been met is searched for */
+  for (int64_t b = 0; b < a->batch; b++) {
+    for (int64_t n = first_page(p, a, b); n <= last_page(p, a, b); n++) {
+      const int64_t id = use_of(p, a, b, n).id;
+      uint64_t *word = &met[id / 64 % WORDS];
+      const uint64_t bit = UINT64_C(1) << id % 64;
+      const tsr_status st = (*word & bit) != 0 ? find_same_rows(p, a, b, n, err) : TSR_OK;
+      if (st != TSR_OK) {
+        return st;
+      }
+      *word |= bit;
+    }
+  }
+  return TSR_OK;
+}
+
+static int is_written(const tsr__append_problem *p, int slot) {
+  const int writes = tsr__append_slots[slot].writes;
+  return writes == 1 || (writes == 2 && (p->desc.flags & TSR_APPEND_STATIC_SCALES) == 0);
+}
+
+static tsr_layout layout_used(const tsr__append_problem *p, const tsr_append_args *a, int slot) {
+  tsr_layout l = *layout_of(p, slot);
+  const int packed = p->desc.cu_seqlens_new.dtype != TSR_DTYPE_NONE;
+  switch (tsr__append_slots[slot].uses) {
+  case TSR__APPEND_TOKENS:
+    l.shape[packed ? 1 : 0] = tsr_min_i64(l.shape[packed ? 1 : 0], packed ? a->total_new : a->batch);
+    break;
+  case TSR__APPEND_BATCH: l.shape[0] = tsr_min_i64(l.shape[0], a->batch); break;
+  case TSR__APPEND_STARTS: l.shape[0] = tsr_min_i64(l.shape[0], a->batch + 1); break;
+  case TSR__APPEND_CACHE: l.shape[0] = p->page_size != 0 ? l.shape[0] : tsr_min_i64(l.shape[0], a->batch); break;
+  default: break;
+  }
+  return l;
+}
+
+/* A tensor by itself, or q rotated in place. */
+static int may_be_same(const tsr__append_problem *p, const tsr_append_args *a, int x, int y) {
+  const tsr_layout *lx = layout_of(p, x), *ly = layout_of(p, y);
+  const int is_q = (lx == &p->desc.q && ly == &p->desc.q_out) || (lx == &p->desc.q_out && ly == &p->desc.q);
+  return x == y || (is_q && tsr__buffer_address(&a->q) == tsr__buffer_address(&a->q_out) &&
+                    memcmp(lx->stride, ly->stride, sizeof(lx->stride)) == 0);
+}
+
+static tsr_status append_overlap(const tsr__append_problem *p, const tsr_append_args *a, int64_t workspace_bytes,
+                                 tsr_error *err) {
+  const tsr_layout scratch = tsr_layout_dense(TSR_U8, 1, 1, 1, workspace_bytes);
+  for (int w = 0; w < TSR__APPEND_SLOTS; w++) {
+    const tsr_layout out = layout_used(p, a, w);
+    const void *data = tsr__buffer_address(buffer_of(a, w));
+    if (data == NULL) {
+      continue;
+    }
+    if (a->workspace.ptr != NULL && tsr__layouts_overlap(&out, data, &scratch, tsr__buffer_address(&a->workspace))) {
+      return tsr__invalid(err, "workspace", "overlaps %s", tsr__append_slots[w].name);
+    }
+    for (int r = 0; is_written(p, w) && r < TSR__APPEND_SLOTS; r++) {
+      const void *other = tsr__buffer_address(buffer_of(a, r));
+      const tsr_layout in = layout_used(p, a, r);
+      if (other != NULL && !may_be_same(p, a, w, r) && tsr__layouts_overlap(&out, data, &in, other)) {
+        return tsr__invalid(err, tsr__append_slots[w].name, "overlaps %s", tsr__append_slots[r].name);
+      }
+    }
+  }
+  return p->page_size != 0 ? append_targets(p, a, err) : TSR_OK;
+}
+
+/* ---- Append: the whole ----------------------------------------------------------------------- */
+
 static tsr_status append_sizes(const tsr__append_problem *p, tsr_append_args *a, tsr_error *err) {
   if (a->batch < 0 || a->batch > p->batch) {
     return tsr__invalid(err, "batch", "is %lld, must be 0..the plan's batch = %lld", (long long)a->batch,
@@ -125,10 +243,10 @@ static tsr_status append_sizes(const tsr__append_problem *p, tsr_append_args *a,
   return TSR_OK;
 }
 
-tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host,
+tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host, int validate,
                             int64_t workspace_bytes, int64_t workspace_align, tsr_append_args *out, tsr_error *err) {
   const tsr_layout *cu = &p->desc.cu_seqlens_new;
-  tsr_status st = tsr__struct_import(out, sizeof(*out), sizeof(*out), args, "tsr_append_args", err);
+  tsr_status st = tsr__struct_import(out, sizeof(*out), 0, args, "tsr_append_args", err);
   if (st == TSR_OK) {
     st = append_sizes(p, out, err);
   }
@@ -147,6 +265,9 @@ tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args 
   }
   if (st == TSR_OK) {
     st = tsr__check_workspace(&out->workspace, out->workspace_bytes, host, workspace_bytes, workspace_align, err);
+  }
+  if (st == TSR_OK && host && validate) {
+    st = append_overlap(p, out, workspace_bytes, err);
   }
   return st == TSR_OK ? tsr__ok(err) : st;
 }
@@ -168,10 +289,55 @@ static tsr_status merge_partials(const tsr_buffer *list, const char *name, const
   return TSR_OK;
 }
 
-tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int64_t workspace_bytes,
-                           int64_t workspace_align, tsr_merge_args *out, tsr_error *err) {
+/* A tensor that something may overlap. */
+typedef struct region {
+  const char *name;
+  const tsr_layout *layout;
+  const tsr_buffer *buffer;
+} region;
+
+static int regions_overlap(const region *x, const region *y) {
+  const void *dx = tsr__buffer_address(x->buffer), *dy = tsr__buffer_address(y->buffer);
+  return dx != NULL && dy != NULL && tsr__layouts_overlap(x->layout, dx, y->layout, dy);
+}
+
+/* x against the tensors that a run has one of, from `first` on (o, lse, sink), and all partials. The later one of two
+ * is the workspace or an output. */
+static tsr_status merge_clear_of(const tsr__merge_problem *p, const tsr_merge_args *a, const region *x, int first,
+                                 tsr_error *err) {
   const tsr_merge_desc *d = &p->desc;
-  tsr_status st = tsr__struct_import(out, sizeof(*out), sizeof(*out), args, "tsr_merge_args", err);
+  const region single[3] = {{"o", &d->o, &a->o}, {"lse", &d->lse, &a->lse}, {"sink", &d->sink, &a->sink}};
+  for (int i = first; i < 3; i++) {
+    if (regions_overlap(x, &single[i])) {
+      return tsr__invalid(err, x->name, "overlaps %s", single[i].name);
+    }
+  }
+  for (int64_t n = 0; n < d->num_partials; n++) {
+    const region o = {"partial_o", &d->partial_o, &a->partial_o[n]};
+    const region lse = {"partial_lse", &d->partial_lse, &a->partial_lse[n]};
+    if (regions_overlap(x, &o) || regions_overlap(x, &lse)) {
+      return tsr__invalid(err, x->name, "overlaps %s[%lld]", regions_overlap(x, &o) ? o.name : lse.name, (long long)n);
+    }
+  }
+  return TSR_OK;
+}
+
+static tsr_status merge_overlap(const tsr__merge_problem *p, const tsr_merge_args *a, int64_t workspace_bytes,
+                                tsr_error *err) {
+  const tsr_layout scratch = tsr_layout_dense(TSR_U8, 1, 1, 1, workspace_bytes);
+  const region workspace = {"workspace", &scratch, &a->workspace};
+  const region o = {"o", &p->desc.o, &a->o}, lse = {"lse", &p->desc.lse, &a->lse};
+  tsr_status st = merge_clear_of(p, a, &workspace, 0, err);
+  if (st == TSR_OK) {
+    st = merge_clear_of(p, a, &o, 1, err);
+  }
+  return st == TSR_OK ? merge_clear_of(p, a, &lse, 2, err) : st;
+}
+
+tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int validate,
+                           int64_t workspace_bytes, int64_t workspace_align, tsr_merge_args *out, tsr_error *err) {
+  const tsr_merge_desc *d = &p->desc;
+  tsr_status st = tsr__struct_import(out, sizeof(*out), 0, args, "tsr_merge_args", err);
   if (st == TSR_OK) {
     st = tsr__check_queue(out->queue, out->wait_events, out->num_wait_events, out->event, host, err);
   }
@@ -194,6 +360,9 @@ tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *ar
   }
   if (st == TSR_OK) {
     st = tsr__check_workspace(&out->workspace, out->workspace_bytes, host, workspace_bytes, workspace_align, err);
+  }
+  if (st == TSR_OK && host && validate) {
+    st = merge_overlap(p, out, workspace_bytes, err);
   }
   return st == TSR_OK ? tsr__ok(err) : st;
 }

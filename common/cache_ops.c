@@ -70,13 +70,13 @@ static tsr_status check_product(int64_t batch, int64_t rows, int64_t heads, int6
 /* ---- Append: layouts --------------------------------------------------------------------------- */
 
 const tsr__append_slot tsr__append_slots[TSR__APPEND_SLOTS] = {
-#define SLOT(name, writes) \
-  { #name, offsetof(tsr_append_desc, name), offsetof(tsr_append_args, name), writes }
-    SLOT(k_new, 0),       SLOT(v_new, 0),   SLOT(cu_seqlens_new, 0),
-    SLOT(k_cache, 1),     SLOT(v_cache, 1), SLOT(seqlens_k, 0),
-    SLOT(block_table, 0), SLOT(k_scale, 2), SLOT(v_scale, 2),
-    SLOT(cos, 0),         SLOT(sin, 0),     SLOT(positions, 0),
-    SLOT(q, 0),           SLOT(q_out, 1),
+#define SLOT(name, writes, uses) \
+  { #name, offsetof(tsr_append_desc, name), offsetof(tsr_append_args, name), writes, TSR__APPEND_##uses }
+    SLOT(k_new, 0, TOKENS),      SLOT(v_new, 0, TOKENS),  SLOT(cu_seqlens_new, 0, STARTS),
+    SLOT(k_cache, 1, CACHE),     SLOT(v_cache, 1, CACHE), SLOT(seqlens_k, 0, BATCH),
+    SLOT(block_table, 0, BATCH), SLOT(k_scale, 2, CACHE), SLOT(v_scale, 2, CACHE),
+    SLOT(cos, 0, ALL),           SLOT(sin, 0, ALL),       SLOT(positions, 0, TOKENS),
+    SLOT(q, 0, TOKENS),          SLOT(q_out, 1, TOKENS),
 #undef SLOT
 };
 
@@ -353,7 +353,7 @@ static tsr_status append_check(tsr__append_problem *p, tsr_error *err) {
 tsr_status tsr__append_init(const tsr_append_desc *desc, tsr__append_problem *p, tsr_error *err) {
   tsr_status st;
   memset(p, 0, sizeof(*p));
-  st = tsr__struct_import(&p->desc, sizeof(p->desc), sizeof(p->desc), desc, "tsr_append_desc", err);
+  st = tsr__struct_import(&p->desc, sizeof(p->desc), 0, desc, "tsr_append_desc", err);
   if (st == TSR_OK) {
     st = append_check(p, err);
   }
@@ -445,7 +445,7 @@ tsr_status tsr__merge_init(const tsr_merge_desc *desc, tsr__merge_problem *p, ts
   tsr_layout *const all[] = {&p->desc.partial_o, &p->desc.partial_lse, &p->desc.o, &p->desc.lse, &p->desc.sink};
   tsr_status st;
   memset(p, 0, sizeof(*p));
-  st = tsr__struct_import(&p->desc, sizeof(p->desc), sizeof(p->desc), desc, "tsr_merge_desc", err);
+  st = tsr__struct_import(&p->desc, sizeof(p->desc), 0, desc, "tsr_merge_desc", err);
   if (st == TSR_OK) {
     st = merge_check(&p->desc, err);
   }

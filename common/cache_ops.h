@@ -23,10 +23,10 @@ tsr_status tsr__append_init(const tsr_append_desc *desc, tsr__append_problem *p,
 tsr_status tsr__merge_init(const tsr_merge_desc *desc, tsr__merge_problem *p, tsr_error *err);
 
 /* Checks arguments of a run and imports them at full size; on host memory lengths, capacity, tables and positions by
- * value. host, workspace_bytes / align: as in tsr__bind. */
-tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host,
+ * value. host, validate, workspace_bytes / align: as in tsr__bind; validate also finds two new rows that go to one. */
+tsr_status tsr__append_bind(const tsr__append_problem *p, const tsr_append_args *args, int host, int validate,
                             int64_t workspace_bytes, int64_t workspace_align, tsr_append_args *out, tsr_error *err);
-tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int64_t workspace_bytes,
-                           int64_t workspace_align, tsr_merge_args *out, tsr_error *err);
+tsr_status tsr__merge_bind(const tsr__merge_problem *p, const tsr_merge_args *args, int host, int validate,
+                           int64_t workspace_bytes, int64_t workspace_align, tsr_merge_args *out, tsr_error *err);
 
 #endif

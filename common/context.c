@@ -77,8 +77,9 @@ static int32_t count_devices(const tsr_context *context, int32_t i) {
   pthread_mutex_lock(&c->count_lock);
   if (c->device_count[i] < 0) {
     c->device_count[i] = backend->count(&c->host, c->why_not[i], sizeof(c->why_not[i]));
-    tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d devices%s%s", backend->name, c->device_count[i],
-             c->device_count[i] == 0 ? ", " : "", c->device_count[i] == 0 ? c->why_not[i] : "");
+    tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d device%s%s%s", backend->name, c->device_count[i],
+             c->device_count[i] == 1 ? "" : "s", c->device_count[i] == 0 ? ", " : "",
+             c->device_count[i] == 0 ? c->why_not[i] : "");
   }
   n = c->device_count[i];
   pthread_mutex_unlock(&c->count_lock);
@@ -145,6 +146,7 @@ static tsr_status fill_context(tsr_context *c, const tsr_context_params *p, cons
 }
 
 tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **context, tsr_error *err) {
+  const size_t before_images = offsetof(tsr_context_params, compile); /* where the struct once ended */
   tsr_context_params p = tsr_context_params_init();
   tsr__env env = tsr__env_none();
   tsr__alloc alloc;
@@ -155,7 +157,7 @@ tsr_status tsr_context_create(const tsr_context_params *params, tsr_context **co
   }
   *context = NULL;
   if (params != NULL) {
-    st = tsr__struct_import(&p, sizeof(p), offsetof(tsr_context_params, alloc), params, "tsr_context_params", err);
+    st = tsr__struct_import(&p, sizeof(p), before_images, params, "tsr_context_params", err);
   }
   if (st == TSR_OK) {
     st = check_params(&p, err);
@@ -259,7 +261,7 @@ tsr_status tsr_backend_load(tsr_context *context, const char *path, tsr_error *e
 
 /* ---- Devices --------------------------------------------------------------------------------- */
 
-/* Splits "cpu:1" into a back end name and an ordinal. */
+/* Splits "cpu:1" into a back end name and an ordinal, which has one way to be written. */
 static int parse_device(const char *name, char *backend, size_t bytes, int32_t *ordinal) {
   const char *colon = strchr(name, ':');
   const size_t n = colon != NULL ? (size_t)(colon - name) : strlen(name);
@@ -271,7 +273,7 @@ static int parse_device(const char *name, char *backend, size_t bytes, int32_t *
   backend[n] = '\0';
   if (colon != NULL) {
     const char *c = colon + 1;
-    if (*c == '\0' || strlen(c) > 6) {
+    if (*c == '\0' || strlen(c) > 6 || (*c == '0' && c[1] != '\0')) {
       return 0;
     }
     for (; *c != '\0'; c++) {
@@ -285,11 +287,21 @@ static int parse_device(const char *name, char *backend, size_t bytes, int32_t *
   return 1;
 }
 
-static tsr_status find_device(const tsr_context *c, const char *name, int32_t *backend, int32_t *ordinal,
+static tsr_status no_such_ordinal(const char *field, const char *backend, int32_t ordinal, int32_t count,
+                                  tsr_error *err) {
+  return count == 1
+             ? tsr__fail(err, TSR_INVALID, field, "%s:%d: there is only one device, %s:0", backend, ordinal, backend)
+             : tsr__fail(err, TSR_INVALID, field, "%s:%d: there are only %d devices, %s:0 to %s:%d", backend, ordinal,
+                         count, backend, backend, count - 1);
+}
+
+static tsr_status find_device(const tsr_context *c, const char *asked, int32_t *backend, int32_t *ordinal,
                               tsr_error *err) {
+  const char *name = asked != NULL ? asked : c->device;
+  const char *field = asked != NULL ? "name" : "device"; /* the argument, else what the context was made with */
   char wanted[32];
   int32_t count;
-  if (name == NULL || *name == '\0') {
+  if (asked == NULL && *name == '\0') {
     for (int32_t i = 0; i < c->num_backends; i++) {
       if (c->backends[i]->computes && count_devices(c, i) > 0) {
         *backend = i;
@@ -297,10 +309,10 @@ static tsr_status find_device(const tsr_context *c, const char *name, int32_t *b
         return TSR_OK;
       }
     }
-    return tsr__fail(err, TSR_BACKEND_MISSING, "name", "no back end of this build has a device that computes");
+    return tsr__fail(err, TSR_BACKEND_MISSING, field, "no back end of this build has a device that computes");
   }
   if (!parse_device(name, wanted, sizeof(wanted), ordinal)) {
-    return tsr__fail(err, TSR_INVALID, "name", "\"%.64s\" is no device name; write e.g. cpu or cuda:0", name);
+    return tsr__fail(err, TSR_INVALID, field, "\"%.64s\" is no device name; write e.g. cpu or cuda:0", name);
   }
   for (int32_t i = 0; i < c->num_backends; i++) {
     if (strcmp(c->backends[i]->name, wanted) != 0) {
@@ -308,15 +320,15 @@ static tsr_status find_device(const tsr_context *c, const char *name, int32_t *b
     }
     count = count_devices(c, i);
     if (count == 0) {
-      return tsr__fail(err, TSR_BACKEND_MISSING, "name", "%s: %s", wanted, c->why_not[i]);
+      return tsr__fail(err, TSR_BACKEND_MISSING, field, "%s: %s", wanted, c->why_not[i]);
     }
     if (*ordinal >= count) {
-      return tsr__fail(err, TSR_INVALID, "name", "%s: there are only %d devices", name, count);
+      return no_such_ordinal(field, wanted, *ordinal, count, err);
     }
     *backend = i;
     return TSR_OK;
   }
-  return tsr__fail(err, TSR_BACKEND_MISSING, "name", "this build has no back end \"%s\"", wanted);
+  return tsr__fail(err, TSR_BACKEND_MISSING, field, "this build has no back end \"%s\"", wanted);
 }
 
 /* What open_ordinal is handed. */
@@ -338,7 +350,7 @@ tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **
     return tsr__fail(err, TSR_INVALID, context == NULL ? "context" : "device", "a required pointer is NULL");
   }
   *device = NULL;
-  st = find_device(context, name != NULL ? name : context->device, &backend, &which.index, err);
+  st = find_device(context, name, &backend, &which.index, err);
   if (st != TSR_OK) {
     return st;
   }
@@ -392,6 +404,7 @@ void tsr_device_close(tsr_device *device) {
 }
 
 tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_error *err) {
+  const size_t before_memory = offsetof(tsr_device_info, host_memory); /* where the struct once ended */
   tsr_device_info out = {0};
   if (device == NULL || info == NULL) {
     return tsr__fail(err, TSR_INVALID, device == NULL ? "device" : "info", "a required pointer is NULL");
@@ -405,5 +418,8 @@ tsr_status tsr_device_get(const tsr_device *device, tsr_device_info *info, tsr_e
   out.local_bytes = device->dev.local_bytes;
   out.host_memory = device->dev.host_memory;
   out.memory_kinds = device->dev.memory_kinds;
+  if (info->size == before_memory) {
+    return tsr__struct_export(info, info->size, &out, before_memory, err);
+  }
   return tsr__struct_export(info, info->size, &out, sizeof(out), err);
 }

@@ -147,15 +147,20 @@ uint64_t tsr__dtype_encode_bits(tsr_dtype dtype, double value) {
   }
 }
 
+/* Types whose elements are numbers by themselves: a bit has no address, and FNUZ floats are refused everywhere. */
+static int has_values(tsr_dtype dtype) {
+  return tsr_dtype_bits(dtype) >= 4 && dtype != TSR_F8E4M3FNUZ && dtype != TSR_F8E5M2FNUZ;
+}
+
 double tsr_decode(tsr_dtype dtype, const void *data, int64_t index) {
   const unsigned char *bytes = (const unsigned char *)data;
   uint64_t bits = 0;
   int32_t n = tsr_dtype_bits(dtype);
+  if (data == NULL || !has_values(dtype)) {
+    return 0.0;
+  }
   if (dtype == TSR_U4) {
     return (double)(bytes[index >> 1] >> ((index & 1) * 4) & 0xf);
-  }
-  if (n < 8) {
-    return 0.0;
   }
   for (int i = n / 8 - 1; i >= 0; i--) { /* little endian, any alignment */
     bits = bits << 8 | bytes[index * (n / 8) + i];
@@ -167,6 +172,9 @@ void tsr_encode(tsr_dtype dtype, void *data, int64_t index, double value) {
   unsigned char *bytes = (unsigned char *)data;
   const int32_t n = tsr_dtype_bits(dtype);
   uint64_t bits = tsr__dtype_encode_bits(dtype, value);
+  if (data == NULL || !has_values(dtype)) {
+    return;
+  }
   if (dtype == TSR_U4) {
     const int shift = (int)(index & 1) * 4;
     bytes[index >> 1] = (unsigned char)((bytes[index >> 1] & ~(0xf << shift)) | (int)bits << shift);

@@ -13,6 +13,9 @@ void tsr__log(const tsr__host *host, int32_t level, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof(text), fmt, ap);
   va_end(ap);
+  for (char *c = text; *c != '\0'; c++) { /* a driver's own words may have lines */
+    *c = *c == '\n' || *c == '\r' ? ' ' : *c;
+  }
   host->log(host->user, level, text);
 }
 

@@ -46,6 +46,9 @@ struct tsr_plan {
 
 void tsr__device_ref(tsr_device *device);
 
+/* 1 with a reason of one line if the device does not compute on that memory (TSR_MEMORY_*), else 0. */
+int tsr__memory_refused(const tsr_device *device, int32_t memory, char *reason, size_t reason_bytes);
+
 /* Picks a variant: the forced name (NULL or "": none; then the context's), else the first that accepts. Errors:
  * TSR_INVALID (no variant of that name), TSR_UNSUPPORTED with the last reason. */
 tsr_status tsr__variant_select(const tsr_device *device, const tsr__op_problem *problem, const char *forced,

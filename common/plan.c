@@ -16,8 +16,9 @@ static void problem_free(tsr__op_problem *p) {
 static tsr_status plan_build(tsr_plan *plan, const char *forced, int32_t memory, tsr_error *err) {
   const tsr__device *dev = &plan->device->dev;
   tsr_status st;
-  if (memory != TSR_MEMORY_NATIVE && !(dev->memory_kinds >> memory & 1)) {
-    return tsr__fail(err, TSR_UNSUPPORTED, "memory", "%s does not compute on memory of kind %d", dev->name, memory);
+  char reason[200];
+  if (tsr__memory_refused(plan->device, memory, reason, sizeof(reason))) {
+    return tsr__fail(err, TSR_UNSUPPORTED, "memory", "%s", reason);
   }
   st = tsr__variant_select(plan->device, &plan->problem, forced, &plan->variant, err);
   if (st != TSR_OK) {

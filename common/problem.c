@@ -147,7 +147,7 @@ static tsr_status init(const tsr__alloc *alloc, const tsr_attention_desc *desc, 
   tsr_status st;
   memset(p, 0, sizeof(*p));
   p->alloc = alloc;
-  st = tsr__struct_import(&p->desc, sizeof(p->desc), sizeof(p->desc), desc, "tsr_attention_desc", err);
+  st = tsr__struct_import(&p->desc, sizeof(p->desc), 0, desc, "tsr_attention_desc", err);
   if (st == TSR_OK) {
     st = tsr__validate_layouts(p, err);
   }

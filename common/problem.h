@@ -34,13 +34,17 @@ static inline int tsr__problem_has(const tsr__problem *p, int slot) {
 tsr_status tsr__problem_init(const tsr__alloc *alloc, const tsr_attention_desc *desc, tsr__problem *p, tsr_error *err);
 void tsr__problem_free(tsr__problem *p);
 
-/* Copies a caller's sized struct into `dst` of dst_size bytes (zero-filled beyond the caller's size), checking the
- * growth rule: NULL, a size below min_size or an unknown non-zero tail are TSR_INVALID. `what` names the struct. */
-tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t min_size, const void *src, const char *what,
+/* Is `size` what a caller's struct may say, where this version's is `own` bytes, and it never had fewer? */
+int tsr__struct_size_ok(size_t size, size_t own);
+
+/* Copies a caller's sized struct into `dst` of dst_size bytes, checking the growth rule (base.h): NULL, a size that no
+ * version of the struct has, and an unknown non-zero tail are TSR_INVALID. `what` names the struct. earlier_size: what
+ * the struct had before it grew, 0 if it never did; what such a caller does not know is 0. */
+tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t earlier_size, const void *src, const char *what,
                               tsr_error *err);
 
-/* Copies `from` over a caller's sized output struct of to_size bytes, whose size field stays. Errors: TSR_INVALID
- * (to_size). */
+/* Copies `from` over a caller's sized output struct of to_size bytes, whose size field stays; what it has more is
+ * zeroed. Errors: TSR_INVALID (to_size, by the growth rule). */
 tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err);
 
 /* Rules that any layout obeys: known dtype, extents >= 0, strides >= 0, byte span without overflow, alignment. Outputs

@@ -17,6 +17,12 @@ static void stand_in_outputs(const tsr__problem *p, tsr_run_args *args) {
   }
 }
 
+static tsr_status check_given(const void *desc, const void *args, tsr_error *err) {
+  return desc == NULL || args == NULL
+             ? tsr__fail(err, TSR_INVALID, desc == NULL ? "desc" : "args", "a required pointer is NULL")
+             : TSR_OK;
+}
+
 static tsr_status check_out(const tsr_reference_out *out, const tsr__problem *p, tsr_error *err) {
   if (out->mode != TSR_REFERENCE_F64 && out->mode != TSR_REFERENCE_PLAIN) {
     return tsr__fail(err, TSR_INVALID, "mode", "mode is %d, must be a TSR_REFERENCE_ value", out->mode);
@@ -46,10 +52,15 @@ tsr_status tsr_reference_attention(tsr_context *context, const tsr_attention_des
   tsr_reference_out full_out = tsr_reference_out_init();
   tsr__problem p;
   tsr__bound bound;
-  tsr_status st =
-      tsr__struct_import(&full_out, sizeof(full_out), offsetof(tsr_reference_out, o), out, "tsr_reference_out", err);
+  tsr_status st = check_given(desc, args, err);
+  if (st == TSR_OK && out == NULL) {
+    st = tsr__fail(err, TSR_INVALID, "out", "a required pointer is NULL");
+  }
   if (st == TSR_OK) {
-    st = tsr__struct_import(&full_args, sizeof(full_args), offsetof(tsr_run_args, q), args, "tsr_run_args", err);
+    st = tsr__struct_import(&full_out, sizeof(full_out), 0, out, "tsr_reference_out", err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__struct_import(&full_args, sizeof(full_args), 0, args, "tsr_run_args", err);
   }
   if (st == TSR_OK) {
     st = tsr__problem_init_inputs(alloc, desc, &p, err);
@@ -78,9 +89,12 @@ tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_merge_args 
                                tsr_error *err) {
   tsr__merge_problem p;
   tsr_merge_args full;
-  tsr_status st = tsr__merge_init(desc, &p, err);
+  tsr_status st = check_given(desc, args, err);
   if (st == TSR_OK) {
-    st = tsr__merge_bind(&p, args, 1, 0, 1, &full, err);
+    st = tsr__merge_init(desc, &p, err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__merge_bind(&p, args, 1, 0, 0, 1, &full, err);
   }
   if (st == TSR_OK) {
     st = tsr__reference_merge(&p.desc, &full, o, lse, err);
@@ -91,9 +105,12 @@ tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_merge_args 
 tsr_status tsr_reference_append(const tsr_append_desc *desc, const tsr_append_args *args, tsr_error *err) {
   tsr__append_problem p;
   tsr_append_args full;
-  tsr_status st = tsr__append_init(desc, &p, err);
+  tsr_status st = check_given(desc, args, err);
   if (st == TSR_OK) {
-    st = tsr__append_bind(&p, args, 1, 0, 1, &full, err);
+    st = tsr__append_init(desc, &p, err);
+  }
+  if (st == TSR_OK) {
+    st = tsr__append_bind(&p, args, 1, 0, 0, 1, &full, err);
   }
   if (st == TSR_OK) {
     st = tsr__reference_append(&p.desc, &full, err);

@@ -25,6 +25,12 @@ static tsr_status bind(const tsr_plan *plan, const tsr_run_args *args, tsr__boun
                    plan->build.workspace_align, bound, err);
 }
 
+static void clear_stats(tsr_run_stats *stats) {
+  if (stats != NULL) {
+    memset((char *)stats + sizeof(size_t), 0, stats->size - sizeof(size_t));
+  }
+}
+
 tsr_status tsr_run_attention(const tsr_plan *plan, const tsr_run_args *args, tsr_error *err) {
   tsr__bound bound;
   tsr_status st = check_plan(plan, args, 1, 0, err);
@@ -32,6 +38,7 @@ tsr_status tsr_run_attention(const tsr_plan *plan, const tsr_run_args *args, tsr
     st = bind(plan, args, &bound, err);
   }
   if (st == TSR_OK) {
+    clear_stats(bound.stats);
     st = plan->device->backend->run_attention(&plan->device->dev, &plan->problem, &plan->build, &bound, args, err);
   }
   return st == TSR_OK ? tsr__ok(err) : st;
@@ -41,8 +48,8 @@ tsr_status tsr_run_append(const tsr_plan *plan, const tsr_append_args *args, tsr
   tsr_append_args full;
   tsr_status st = check_plan(plan, args, 0, TSR_OP_APPEND, err);
   if (st == TSR_OK) {
-    st = tsr__append_bind(&plan->problem.append, args, plan->device->dev.host_memory, plan->build.workspace_bytes,
-                          plan->build.workspace_align, &full, err);
+    st = tsr__append_bind(&plan->problem.append, args, plan->device->dev.host_memory, plan->device->dev.host->validate,
+                          plan->build.workspace_bytes, plan->build.workspace_align, &full, err);
   }
   if (st == TSR_OK) {
     st = plan->device->backend->run_append(&plan->device->dev, &plan->problem, &plan->build, &full, err);
@@ -54,8 +61,8 @@ tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *args, tsr_e
   tsr_merge_args full;
   tsr_status st = check_plan(plan, args, 0, TSR_OP_MERGE, err);
   if (st == TSR_OK) {
-    st = tsr__merge_bind(&plan->problem.merge, args, plan->device->dev.host_memory, plan->build.workspace_bytes,
-                         plan->build.workspace_align, &full, err);
+    st = tsr__merge_bind(&plan->problem.merge, args, plan->device->dev.host_memory, plan->device->dev.host->validate,
+                         plan->build.workspace_bytes, plan->build.workspace_align, &full, err);
   }
   if (st == TSR_OK) {
     st = plan->device->backend->run_merge(&plan->device->dev, &plan->problem, &plan->build, &full, err);
@@ -112,8 +119,8 @@ tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *de
                                      : "args",
                      "a required pointer is NULL");
   }
-  st = tsr__struct_import(&full, sizeof(full), offsetof(tsr_run_args, q), args, "tsr_run_args", err);
-  if (st == TSR_OK && (full.workspace.ptr != NULL || full.workspace_bytes != 0)) {
+  st = tsr__struct_import(&full, sizeof(full), 0, args, "tsr_run_args", err);
+  if (st == TSR_OK && (full.workspace.ptr != NULL || full.workspace.offset_bytes != 0 || full.workspace_bytes != 0)) {
     st = tsr__fail(err, TSR_INVALID, "workspace", "workspace must be 0: tsr_attention_once brings its own");
   }
   if (st == TSR_OK) {
@@ -131,8 +138,7 @@ tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *de
   return st;
 }
 
-/* Where b and h lie, and what a plan calls a row of tiles. */
-static tsr_status check_tiles(const tsr_plan *plan, const tsr__bound *bound, int64_t b, int64_t h, tsr_error *err) {
+static tsr_status check_head(const tsr_plan *plan, const tsr__bound *bound, int64_t b, int64_t h, tsr_error *err) {
   if (b < 0 || b >= bound->args.batch) {
     return tsr__fail(err, TSR_INVALID, "b", "b is %lld, must be below the run's batch %lld", (long long)b,
                      (long long)bound->args.batch);
@@ -152,11 +158,11 @@ tsr_status tsr_plan_tiles(const tsr_plan *plan, const tsr_run_args *args, int64_
   if (st == TSR_OK && (rows == NULL || cols == NULL)) {
     st = tsr__fail(err, TSR_INVALID, rows == NULL ? "rows" : "cols", "a required pointer is NULL");
   }
-  if (st == TSR_OK) {
-    st = tsr__bind(&plan->problem.attn, args, 1, 0, 0, 1, &bound, err); /* host memory, whatever the device */
+  if (st == TSR_OK) { /* host memory, whatever the device */
+    st = tsr__bind_tiles(&plan->problem.attn, args, &bound, err);
   }
   if (st == TSR_OK) {
-    st = check_tiles(plan, &bound, b, h, err);
+    st = check_head(plan, &bound, b, h, err);
   }
   if (st != TSR_OK) {
     return st;

@@ -9,6 +9,14 @@ static int handles(const tsr__variant *v, int32_t op) {
   return v->op_mask >> op & 1;
 }
 
+int tsr__memory_refused(const tsr_device *device, int32_t memory, char *reason, size_t reason_bytes) {
+  if (memory == TSR_MEMORY_NATIVE || (device->dev.memory_kinds >> memory & 1)) {
+    return 0;
+  }
+  snprintf(reason, reason_bytes, "%s does not compute on memory of kind %d", device->dev.name, (int)memory);
+  return 1;
+}
+
 static int refused(const tsr_device *device, const tsr__variant *v, const tsr__op_problem *p, char *reason,
                    size_t bytes) {
   reason[0] = '\0';
@@ -58,6 +66,7 @@ tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *
                                   int32_t *count, tsr_error *err) {
   tsr__op_problem p;
   const tsr__variant *chosen = NULL;
+  char wrong_memory[200] = "";
   int32_t n = 0;
   tsr_status st;
   if (device == NULL || desc == NULL || count == NULL) {
@@ -67,13 +76,17 @@ tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *
                                     : "count",
                      "a required pointer is NULL");
   }
+  if (*count < 0) {
+    return tsr__fail(err, TSR_INVALID, "count", "count is %d, must be at least 0", (int)*count);
+  }
   memset(&p, 0, sizeof(p));
   st = tsr__problem_init(&device->context->host.alloc, desc, &p.attn, err);
   if (st != TSR_OK) {
     return st;
   }
   p.op = p.attn.desc.op;
-  if (tsr__variant_select(device, &p, desc->variant, &chosen, NULL) != TSR_OK) {
+  if (tsr__memory_refused(device, p.attn.desc.memory, wrong_memory, sizeof(wrong_memory)) ||
+      tsr__variant_select(device, &p, desc->variant, &chosen, NULL) != TSR_OK) {
     chosen = NULL;
   }
   for (int32_t i = 0; i < device->dev.num_variants; i++) {
@@ -85,7 +98,8 @@ tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *
       tsr_verdict *out = &verdicts[n];
       memset(out, 0, sizeof(*out));
       snprintf(out->variant, sizeof(out->variant), "%s", v->name);
-      out->accepted = !refused(device, v, &p, out->reason, sizeof(out->reason));
+      memcpy(out->reason, wrong_memory, sizeof(out->reason));
+      out->accepted = *wrong_memory == '\0' && !refused(device, v, &p, out->reason, sizeof(out->reason));
       out->chosen = v == chosen;
     }
     n++;

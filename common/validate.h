@@ -107,8 +107,10 @@ tsr_status tsr__check_lengths(const tsr__problem *p, const tsr_attn_args *args, 
 /* Starts at 0, never decreases, ends at most at total. */
 tsr_status tsr__check_cu_seqlens(const void *cu, const tsr_layout *layout, const char *name, int64_t batch,
                                  int64_t total, tsr_error *err);
-/* Everything else that is an index, on host memory; lengths are valid. */
+/* CSR lengths and the indices that masks are made of, on host memory; lengths are valid. */
 tsr_status tsr__check_tables(const tsr__problem *p, const tsr__bound *bound, tsr_error *err);
+/* Ids of the pages that hold keys of the run, on host memory; lengths and tables are valid. */
+tsr_status tsr__check_pages(const tsr__problem *p, const tsr__bound *bound, tsr_error *err);
 /* No output shares a byte with another tensor or the workspace, nor the workspace with an input. */
 tsr_status tsr__check_overlap(const tsr__problem *p, const tsr__bound *bound, const tsr_buffer *workspace,
                               int64_t workspace_bytes, tsr_error *err);

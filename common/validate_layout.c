@@ -48,15 +48,18 @@ tsr_status tsr__invalid(tsr_error *err, const char *field, const char *fmt, ...)
 
 /* ---- Structs --------------------------------------------------------------------------------- */
 
-tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t min_size, const void *src, const char *what,
+int tsr__struct_size_ok(size_t size, size_t own) {
+  return size >= own && size <= 65536; /* none of ours will be larger: an uninitialised size */
+}
+
+tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t earlier_size, const void *src, const char *what,
                               tsr_error *err) {
-  const size_t most = 65536; /* no struct of ours will be larger: an uninitialised size */
   size_t size;
   if (src == NULL) {
     return tsr__invalid(err, what, "is NULL");
   }
   memcpy(&size, src, sizeof(size));
-  if (size < min_size || size > most) {
+  if (!tsr__struct_size_ok(size, dst_size) && (earlier_size == 0 || size != earlier_size)) {
     return tsr__fail(err, TSR_INVALID, "size", "%s.size is %zu, must be sizeof(%s), here %zu", what, size, what,
                      dst_size);
   }
@@ -73,12 +76,12 @@ tsr_status tsr__struct_import(void *dst, size_t dst_size, size_t min_size, const
 }
 
 tsr_status tsr__struct_export(void *to, size_t to_size, const void *from, size_t from_size, tsr_error *err) {
-  if (to_size < sizeof(size_t)) {
-    return tsr__fail(err, TSR_INVALID, "info.size", "info.size is %zu, set it to sizeof the struct", to_size);
+  if (!tsr__struct_size_ok(to_size, from_size)) {
+    return tsr__fail(err, TSR_INVALID, "info.size", "info.size is %zu, must be sizeof the struct, here %zu", to_size,
+                     from_size);
   }
-  memset((char *)to + sizeof(size_t), 0, to_size - sizeof(size_t));
-  memcpy((char *)to + sizeof(size_t), (const char *)from + sizeof(size_t),
-         (to_size < from_size ? to_size : from_size) - sizeof(size_t));
+  memcpy((char *)to + sizeof(size_t), (const char *)from + sizeof(size_t), from_size - sizeof(size_t));
+  memset((char *)to + from_size, 0, to_size - from_size);
   return tsr__ok(err);
 }
 

@@ -53,7 +53,7 @@ tsr_status tsr_cuda_device_open(tsr_context *context, const tsr_cuda_params *par
                      "a required pointer is NULL");
   }
   *device = NULL;
-  st = tsr__struct_import(&p, sizeof(p), offsetof(tsr_cuda_params, reserved), params, "tsr_cuda_params", err);
+  st = tsr__struct_import(&p, sizeof(p), 0, params, "tsr_cuda_params", err);
   if (st != TSR_OK) {
     return st;
   }

@@ -44,7 +44,7 @@ tsr_status tsr_opencl_device_open(tsr_context *context, const tsr_opencl_params 
                      "a required pointer is NULL");
   }
   *device = NULL;
-  st = tsr__struct_import(&p, sizeof(p), offsetof(tsr_opencl_params, queue), params, "tsr_opencl_params", err);
+  st = tsr__struct_import(&p, sizeof(p), 0, params, "tsr_opencl_params", err);
   if (st != TSR_OK) {
     return st;
   }

@@ -3,8 +3,8 @@
 #ifndef TSR_DEVICE_NUMERIC_H
 #define TSR_DEVICE_NUMERIC_H
 
-/* To fewer bits: nearest, ties to even; a NaN stays one. What is too large becomes infinity in f16 and bf16, and the
- * largest finite value in fp8. */
+/* To fewer bits: nearest, ties to even; a NaN becomes the type's quiet NaN with its sign. What is too large becomes
+ * infinity in f16 and bf16, and the largest finite value in fp8. Bit for bit what common/dtype.c gives. */
 
 TSR_FN float tsr_f16_to_f32(tsr_u32 h) {
   const tsr_u32 sign = (h & 0x8000u) << 16;
@@ -41,7 +41,7 @@ TSR_FN float tsr_bf16_to_f32(tsr_u32 h) {
 TSR_FN tsr_u32 tsr_f32_to_bf16(float f) {
   const tsr_u32 u = tsr_as_u32(f);
   if ((u & 0x7fffffffu) > 0x7f800000u) {
-    return (u >> 16) | 0x40u;
+    return ((u >> 16) & 0x8000u) | 0x7fc0u;
   }
   return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
 }
@@ -83,7 +83,7 @@ TSR_FN tsr_u32 tsr_f32_to_f8e5m2(float f) {
   const tsr_u32 sign = (u >> 24) & 0x80u;
   const tsr_u32 a = u & 0x7fffffffu;
   if (a > 0x7f800000u) {
-    return sign | 0x7fu;
+    return sign | 0x7eu;
   }
   if (a >= 0x47600000u) { /* 57344 and above saturate */
     return sign | 0x7bu;

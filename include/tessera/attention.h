@@ -15,7 +15,11 @@
  * reach nothing, NaN included. A row without allowed keys: o = 0, lse = -inf (with a sink: lse = sink), dq = 0, and
  * nothing in dk, dv, dbias; its dlse still reaches dsink.
  * A NaN in q or an allowed k makes that whole row NaN; a non-finite v in an allowed pair makes that channel
- * non-finite. A mask that is absent means "no mask", never "causal".
+ * non-finite, unless the pair's p is 0. A mask that is absent means "no mask", never "causal".
+ * p is 0 where it underflows or s is -inf, and products and scores are f32: one beyond its range is infinite, though
+ * its value is not. A row whose allowed pairs all have s = -inf is a row without allowed keys, sink or not: o = 0
+ * whatever v holds, and no gradient where v and dout are finite. In other rows a non-finite v whose pair has p = 0 or
+ * is lost to dropout may reach o, or may not; likewise a non-finite v or dout the gradients.
  *
  * Three arrangements of sequences:
  *   dense   q [B,Sq,Hq,D], k [B,Sk,Hkv,D], v [B,Sk,Hkv,Dv], o [B,Sq,Hq,Dv], lse [B,Hq,Sq,1].
@@ -102,7 +106,7 @@ typedef struct tsr_attention_desc {
   tsr_layout q, k, v, o;
   tsr_layout lse;   /* f32 [B,Hq,Sq,1], packed [1,Hq,T,1]; output, optional forward, input of backward */
   tsr_layout max_s; /* f32 [Hq,1,1,1]; optional output: largest s over allowed pairs before softmax (no sink);
-                       -inf when there are none */
+                       -inf when there are none, NaN when one of them is NaN, also beside +inf */
 
   /* Lengths, index type. */
   tsr_layout cu_seqlens_q, cu_seqlens_k; /* [B+1,1,1,1]: starts at 0, never decreases, ends at most at T */
@@ -186,7 +190,9 @@ static inline tsr_run_stats tsr_run_stats_init(void) {
 
 /* What changes from run to run and changes no code. A buffer is needed iff its layout is in the description (NULL will
  * do for a tensor without elements); a field whose flag is off must be 0. Host memory: pointers keep align_bytes, and
- * lengths, tables and indices are checked as far as the run uses them. */
+ * lengths, tables and indices are checked as far as the run uses them. No output shares a byte with another tensor or
+ * the workspace: else what is written is undefined. With TSR_CONTEXT_VALIDATE host memory that breaks this is
+ * TSR_INVALID. */
 typedef struct tsr_run_args {
   size_t size; /* sizeof(tsr_run_args) */
 
@@ -225,7 +231,7 @@ typedef struct tsr_run_args {
   int64_t num_wait_events;
   void **event;
 
-  tsr_run_stats *stats; /* optional, CPU: filled when the run returns */
+  tsr_run_stats *stats; /* optional (its size set by the caller), CPU: filled when the run returns; else zeroed */
 } tsr_run_args;
 
 static inline tsr_run_args tsr_run_args_init(void) {

@@ -3,7 +3,9 @@
  *
  * Growth rule of the whole API: a struct that a caller fills starts with `size`, which the caller sets
  * to sizeof the struct (the initialisers do); it grows only at its end. A library that is older than
- * the caller accepts a larger size if the tail it does not know is all zero. Structs nested in others
+ * the caller accepts a larger size if the tail it does not know is all zero (in outputs it zeroes that
+ * tail), up to 65536. A smaller size must be what the struct had before it grew, at a field where its
+ * comment says so; all others are TSR_INVALID, so that no field is ever cut. Structs nested in others
  * (tsr_layout, tsr_buffer) and pure outputs without a size (tsr_error, tsr_verdict) are frozen.
  *
  * Thread-safety: every function of these headers may be called from any thread at any time, unless its comment says

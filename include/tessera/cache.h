@@ -21,7 +21,10 @@ enum {
  * the first rotary_dim channels of k (and of q), then one rounding. Then quantisation, if the cache is quantised:
  * dynamic scale = amax / 127 (i8), amax / 7 (u4, zero 8), amax / 448 (f8e4m3), amax / 57344 (f8e5m2) over each group
  * of channels, amax 0 gives scale 1; codes round to nearest even and saturate. Rows past the capacity: TSR_INVALID
- * where lengths are host memory, dropped on devices. Nothing is written when the call fails. */
+ * where lengths are host memory, dropped on devices. Nothing is written when the call fails.
+ * What is written (k_cache, v_cache, dynamic scales, q_out) shares no byte with another tensor or the workspace, but
+ * q_out may be q itself (same memory, same layout), and no two new rows go to the same row of a page: else what is
+ * written is undefined. With TSR_CONTEXT_VALIDATE host memory that breaks this is TSR_INVALID. */
 typedef struct tsr_append_desc {
   size_t size;
   int32_t memory;      /* TSR_MEMORY_* */
@@ -47,7 +50,7 @@ typedef struct tsr_append_desc {
   tsr_layout positions; /* i32 [B,S,1,1], packed [1,T,1,1]; absent: kv_len_b + t. A position outside [0, max_pos) is
                            TSR_INVALID where it is host memory, and leaves that row unrotated on devices */
   tsr_layout q, q_out;  /* optional, with cos: q f32, f16, bf16 [B,S,Hq,D] (packed [1,T,Hq,D]) is rotated by the same
-                           rule  into q_out (same dtype; may be the same memory and layout) */
+                           rule into q_out (same dtype; may be the same memory and layout) */
 } tsr_append_desc;
 
 /* A buffer is needed iff its layout is in the description. Workspace, queue and events: as in tsr_run_args. */
@@ -85,7 +88,9 @@ enum { TSR_MAX_PARTIALS = 4096 };
 
 /* Joins num_partials results over disjoint key sets, folding left to right: normalised O_k and natural LSE_k. The
  * sink is taken once, here (partials are computed without it). A partial row whose LSE is -inf is empty: its O is
- * never read. One non-empty partial is returned bitwise (same dtype); only empty ones: the empty row. */
+ * never read. One non-empty partial is returned bitwise (same dtype); only empty ones: the empty row. o and lse share
+ * no byte with each other, a partial, the sink or the workspace (there is no merging in place): else what is written is
+ * undefined. With TSR_CONTEXT_VALIDATE host memory that breaks this is TSR_INVALID. */
 typedef struct tsr_merge_desc {
   size_t size;
   int32_t memory;         /* TSR_MEMORY_* */

@@ -38,7 +38,9 @@ enum {
  * Precedence everywhere: explicit field > environment variable > default. The environment is read once,
  * in tsr_context_create: TESSERA_LOG (0..3, logs to stderr if no log hook is set), TESSERA_THREADS,
  * TESSERA_DEVICE, TESSERA_CPU_ISA, TESSERA_VARIANT, TESSERA_COMPILE, TESSERA_CACHE_DIR, TESSERA_NVRTC, TESSERA_HIPRTC,
- * TESSERA_OPENCL (see the fields of those names). */
+ * TESSERA_OPENCL (see the fields of those names). A variable that is empty, too long, or no
+ * number in range or word of its list counts as unset. A text field of "" asks for nothing, whatever the environment
+ * says. */
 typedef struct tsr_context_params {
   size_t size;    /* sizeof(tsr_context_params) */
   uint64_t flags; /* TSR_CONTEXT_* */
@@ -75,7 +77,7 @@ typedef struct tsr_context_params {
 
   /* Images: what kernels of devices are compiled to. They are embedded in the library, kept in a cache, or compiled
    * when a plan first needs them, which takes seconds. Without a cache nothing is kept beyond the device. */
-  int32_t compile; /* TSR_COMPILE_* */
+  int32_t compile; /* TSR_COMPILE_*; the struct once ended here */
   int32_t reserved;
   /* Directory of images; NULL = TESSERA_CACHE_DIR or none, and the library never touches the disk. It is made (mode
    * 0700) when first written to, and may be shared by processes. Used only if it and the file belong to the user and
@@ -134,9 +136,10 @@ TSR_API tsr_status tsr_backend_get(const tsr_context *context, int32_t index, ts
  * uses the context. */
 TSR_API tsr_status tsr_backend_load(tsr_context *context, const char *path, tsr_error *err);
 
-/* Opens a device by name: "cpu", "cuda:0", "null". NULL: params.device / TESSERA_DEVICE, else the first
- * device of the first usable back end that computes ("null" never). Errors: TSR_INVALID (name), TSR_BACKEND_MISSING
- * (with the reason), TSR_UNSUPPORTED (params.cpu_isa), TSR_OUT_OF_MEMORY. */
+/* Opens a device by name: a back end's, alone (its first device) or with ":" and an ordinal in decimal without leading
+ * zeros: "cpu", "cuda:0", "null". NULL: params.device / TESSERA_DEVICE, else the first device of the first usable back
+ * end that computes ("null" never). Errors: TSR_INVALID (any other name, "" included; no such ordinal),
+ * TSR_BACKEND_MISSING (with the reason), TSR_UNSUPPORTED (params.cpu_isa), TSR_OUT_OF_MEMORY, TSR_DEVICE_ERROR. */
 TSR_API tsr_status tsr_device_open(tsr_context *context, const char *name, tsr_device **device, tsr_error *err);
 /* Gives up the caller's reference; plans keep the device alive. NULL is accepted. */
 TSR_API void tsr_device_close(tsr_device *device);
@@ -151,7 +154,7 @@ typedef struct tsr_device_info {
   int32_t num_threads;  /* CPU: threads a run may use; devices: multiprocessors */
   int32_t computes;     /* 0: only records launches (null); its outputs stay untouched */
   int64_t local_bytes;  /* local (shared) memory of a work group; CPU: L2 bytes assumed per thread */
-  int32_t host_memory;  /* 1: tensors are host memory; 0: the device's own, see memory.h */
+  int32_t host_memory;  /* 1: tensors are host memory; 0: the device's own, see memory.h; the struct once ended here */
   int32_t memory_kinds; /* what tsr_attention_desc.memory may be: bits 1 << TSR_MEMORY_* */
 } tsr_device_info;
 /* Fills *info (its size set by the caller). Errors: TSR_INVALID. */

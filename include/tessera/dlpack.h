@@ -146,14 +146,18 @@ static inline const char *tsr_dlpack_backend(int32_t device_type) {
   }
 }
 
-/* Stride of dimension `dim` in elements. */
+/* Stride of dimension `dim` in elements; -1: beyond 2^63 - 1. */
 static inline int64_t tsr_dlpack_stride(const tsr_dl_tensor *t, int32_t dim) {
   int64_t stride = 1;
   if (t->strides != NULL) {
     return t->strides[dim];
   }
   for (int32_t d = t->ndim - 1; d > dim; d--) {
-    stride *= t->shape[d] > 0 ? t->shape[d] : 1;
+    const int64_t n = t->shape[d] > 0 ? t->shape[d] : 1;
+    if (stride > INT64_MAX / n) {
+      return -1;
+    }
+    stride *= n;
   }
   return stride;
 }
@@ -195,7 +199,7 @@ static inline tsr_status tsr_dlpack_import(const tsr_dl_tensor *t, const int8_t 
     l.shape[k] = t->shape[axis[k]];
     l.stride[k] = tsr_dlpack_stride(t, axis[k]);
     if (l.shape[k] < 0 || l.stride[k] < 0) {
-      *why = "a negative extent or stride";
+      *why = "an extent or a stride is negative or too large";
       return TSR_INVALID;
     }
   }
@@ -216,12 +220,13 @@ static inline tsr_status tsr_dlpack_import(const tsr_dl_tensor *t, const int8_t 
 
 /* The other way: a tensor view of a layout's memory. shape and strides are the caller's arrays of 4; dimensions are the
  * logical axes in the order of axis[] (as above: axis[k] is the dimension that logical axis k becomes, -1 drops an axis
- * of extent 1). The view owns nothing. Errors: TSR_INVALID (axes), TSR_UNSUPPORTED (bit masks have no equivalent). */
+ * of extent 1). The view owns nothing. Errors: TSR_INVALID (axes, a negative offset), TSR_UNSUPPORTED (bit masks have
+ * no equivalent). */
 static inline tsr_status tsr_dlpack_export(const tsr_layout *layout, tsr_buffer buffer, const int8_t axis[4],
                                            tsr_dl_device device, int64_t shape[4], int64_t strides[4],
                                            tsr_dl_tensor *out) {
   int32_t ndim = 0, used = 0;
-  if (layout == NULL || axis == NULL || shape == NULL || strides == NULL || out == NULL) {
+  if (layout == NULL || axis == NULL || shape == NULL || strides == NULL || out == NULL || buffer.offset_bytes < 0) {
     return TSR_INVALID;
   }
   for (int k = 0; k < 4; k++) {

@@ -43,8 +43,8 @@ TSR_API tsr_status tsr_run_merge(const tsr_plan *plan, const tsr_merge_args *arg
 
 /* Plans on the context's preferred device, allocates the workspace (with the context's hooks, or on the device), runs,
  * waits for args.queue: the simple case. The tensors are where the device computes, as for any plan (memory.h copies
- * them there). args.workspace must be 0. Errors: as tsr_device_open, tsr_plan_attention, tsr_memory_alloc,
- * tsr_run_attention and tsr_device_wait. */
+ * them there). args.workspace and .workspace_bytes must be 0. Errors: as tsr_device_open, tsr_plan_attention,
+ * tsr_memory_alloc, tsr_run_attention and tsr_device_wait. */
 TSR_API tsr_status tsr_attention_once(tsr_context *context, const tsr_attention_desc *desc, const tsr_run_args *args,
                                       tsr_error *err);
 
@@ -59,8 +59,9 @@ typedef struct tsr_verdict {
 } tsr_verdict;
 
 /* Answers of all variants of the device, best first, into verdicts[0 .. *count). *count holds the capacity before and
- * the number of variants after; verdicts may be NULL to ask for the number. A description that is itself
- * TSR_INVALID fails so. A forced variant name is not considered, only reported as chosen. */
+ * the number of variants after, which may be more; verdicts may be NULL to ask for the number. A forced variant name is
+ * not considered, only reported as chosen. Errors: TSR_INVALID (a description that is so itself; count below 0),
+ * TSR_OUT_OF_MEMORY. */
 TSR_API tsr_status tsr_attention_verdicts(tsr_device *device, const tsr_attention_desc *desc, tsr_verdict *verdicts,
                                           int32_t *count, tsr_error *err);
 
@@ -102,9 +103,11 @@ enum {
 };
 
 /* Tile classes of a plan for sequence b and query head h: writes one byte per tile, rows of query tiles, and the
- * extents to *rows and *cols (classes NULL: extents only). args is a run's on host memory, whatever the device: copies
- * of mask tensors and lengths are read (the others need an address only; no workspace, no queue); capacity in bytes of
- * classes. Errors: TSR_INVALID (args, b, h, capacity; the plan is of another operation). */
+ * extents to *rows and *cols (classes NULL: extents only). Of args the sizes, scalars, lengths, mask tensors and, with
+ * a mask expression, aux tensors are checked and read: host memory, whatever the device (copies, where it computes on
+ * memory of its own). Everything else may be as it is in a run, or NULL. capacity in bytes of classes; where it is too
+ * small, the extents are written all the same. Errors: TSR_INVALID (args, b, h, capacity; the plan is of another
+ * operation). */
 TSR_API tsr_status tsr_plan_tiles(const tsr_plan *plan, const tsr_run_args *args, int64_t b, int64_t h,
                                   uint8_t *classes, int64_t capacity, int64_t *rows, int64_t *cols, tsr_error *err);
 

@@ -60,7 +60,8 @@ TSR_API tsr_status tsr_reference_merge(const tsr_merge_desc *desc, const tsr_mer
 TSR_API tsr_status tsr_reference_append(const tsr_append_desc *desc, const tsr_append_args *args, tsr_error *err);
 
 /* One element of a layout's memory as float64 (f32, f16, bf16, fp8, i8, u4, u8, i32, i64), at a linear element index;
- * and back, rounding to nearest even (fp8 and i8 saturate). 0 / nothing for other dtypes. */
+ * and back, rounding to nearest even (fp8 and integers saturate; a NaN is 0 in integers). 0 / nothing for other dtypes
+ * and where data is NULL. */
 TSR_API double tsr_decode(tsr_dtype dtype, const void *data, int64_t index);
 TSR_API void tsr_encode(tsr_dtype dtype, void *data, int64_t index, double value);
 

@@ -322,7 +322,7 @@ static void run_teardown(run *r) {
 }
 
 static tsr_status run_bind(run *r, int host) {
-  return tsr__append_bind(&r->p, &r->args, host, 0, 1, &r->out, &r->err);
+  return tsr__append_bind(&r->p, &r->args, host, 1, 0, 1, &r->out, &r->err);
 }
 
 static void run_refused(run *r, const char *field) {
@@ -437,7 +437,7 @@ static void append_on_devices_reads_nothing(void **state) {
     }
     r.args.queue = &r;
     assert_int_equal(run_bind(&r, 0), TSR_OK);
-    assert_int_equal(tsr__append_bind(&r.p, &r.args, 0, 512, 64, &r.out, &r.err), TSR_OUT_OF_WORKSPACE);
+    assert_int_equal(tsr__append_bind(&r.p, &r.args, 0, 1, 512, 64, &r.out, &r.err), TSR_OUT_OF_WORKSPACE);
     assert_non_null(strstr(r.err.text, "512 bytes"));
     run_teardown(&r);
   }
@@ -522,35 +522,35 @@ static void merge_runs_are_checked(void **state) {
     lse[n] = tsr_buffer_in(data[n]);
   }
   a.o = a.lse = a.sink = tsr_buffer_out(data[3]);
-  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 64, &out, &err), TSR_INVALID);
+  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 0, 64, &out, &err), TSR_INVALID);
   assert_string_equal(err.field, "partial_o");
   a.partial_o = o;
-  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 64, &out, &err), TSR_INVALID);
+  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 0, 64, &out, &err), TSR_INVALID);
   assert_string_equal(err.field, "partial_lse");
   a.partial_lse = lse;
-  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 64, &out, &err), TSR_OK);
+  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 0, 64, &out, &err), TSR_OK);
   o[1].ptr = NULL;
-  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 64, &out, &err), TSR_INVALID);
+  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 0, 64, &out, &err), TSR_INVALID);
   assert_string_equal(err.field, "partial_o[1]");
   o[1] = o[0];
   lse[2].offset_bytes = 2;
-  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 64, &out, &err), TSR_INVALID);
+  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 0, 64, &out, &err), TSR_INVALID);
   assert_string_equal(err.field, "partial_lse[2]");
   lse[2].offset_bytes = 4;
   a.sink.ptr = NULL;
-  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 64, &out, &err), TSR_INVALID);
+  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 0, 64, &out, &err), TSR_INVALID);
   assert_string_equal(err.field, "sink");
   a.sink = a.o;
   a.lse.ptr = NULL;
-  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 64, &out, &err), TSR_INVALID);
+  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 0, 64, &out, &err), TSR_INVALID);
   assert_string_equal(err.field, "lse");
   a.lse = a.o;
   a.queue = data;
-  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 64, &out, &err), TSR_INVALID);
+  assert_int_equal(tsr__merge_bind(&p, &a, 1, 0, 0, 64, &out, &err), TSR_INVALID);
   assert_string_equal(err.field, "queue");
-  assert_int_equal(tsr__merge_bind(&p, &a, 0, 0, 64, &out, &err), TSR_OK);
-  assert_int_equal(tsr__merge_bind(&p, &a, 0, 100, 64, &out, &err), TSR_OUT_OF_WORKSPACE);
-  assert_int_equal(tsr__merge_bind(&p, NULL, 1, 0, 64, &out, &err), TSR_INVALID);
+  assert_int_equal(tsr__merge_bind(&p, &a, 0, 0, 0, 64, &out, &err), TSR_OK);
+  assert_int_equal(tsr__merge_bind(&p, &a, 0, 0, 100, 64, &out, &err), TSR_OUT_OF_WORKSPACE);
+  assert_int_equal(tsr__merge_bind(&p, NULL, 1, 0, 0, 64, &out, &err), TSR_INVALID);
 }
 
 /* ---- Hostile input ----------------------------------------------------------------------------- */

@@ -110,27 +110,74 @@ static void registry(void **state) {
 
 static void open_bad(tsr_context *c, const char *name, tsr_status status) {
   tsr_device *d = (tsr_device *)c;
+  tsr_context_params p = tsr_context_params_init();
+  tsr_context *other;
   tsr_error err;
   assert_int_equal(tsr_device_open(c, name, &d, &err), status);
   assert_null(d);
+  assert_string_equal(err.field, "name");
   assert_true(strlen(err.text) > 10);
+  p.device = name; /* the same as a preference, where "" is none */
+  if (*name == '\0' || strlen(name) > 31) {
+    return;
+  }
+  other = make(&p);
+  assert_int_equal(tsr_device_open(other, NULL, &d, &err), status);
+  assert_string_equal(err.field, "device");
+  tsr_context_destroy(other);
+}
+
+/* Texts that are "" ask for nothing, even where the environment asks for something. */
+static void empty_texts(void **state) {
+  tsr_context_params p = tsr_context_params_init();
+  tsr_context *c;
+  tsr_device *d = NULL;
+  tsr_device_info info = {.size = sizeof(info)};
+  (void)state;
+  setenv("TESSERA_DEVICE", "null", 1);
+  setenv("TESSERA_CPU_ISA", "v99", 1);
+  p.device = p.cpu_isa = "";
+  c = make(&p);
+  assert_int_equal(tsr_device_open(c, NULL, &d, NULL), TSR_OK);
+  assert_int_equal(tsr_device_get(d, &info, NULL), TSR_OK);
+  assert_int_equal(info.computes, 1);
+  tsr_device_close(d);
+  tsr_context_destroy(c);
+  setenv("TESSERA_DEVICE", "", 1); /* as if unset */
+  unsetenv("TESSERA_CPU_ISA");
+  c = make(NULL);
+  assert_int_equal(tsr_device_open(c, NULL, &d, NULL), TSR_OK);
+  tsr_device_close(d);
+  tsr_context_destroy(c);
+  unsetenv("TESSERA_DEVICE");
 }
 
 static void device_names(void **state) {
   tsr_context *c = make(NULL);
   tsr_device *d = NULL;
   tsr_device_info info = {.size = sizeof(info)};
+  tsr_error err;
   (void)state;
   assert_int_equal(tsr_device_open(NULL, "cpu", &d, NULL), TSR_INVALID);
   assert_int_equal(tsr_device_open(c, "cpu", NULL, NULL), TSR_INVALID);
   open_bad(c, "warp:0", TSR_BACKEND_MISSING);
   open_bad(c, "cpu:7", TSR_INVALID);
+  assert_int_equal(tsr_device_open(c, "cpu:7", &d, &err), TSR_INVALID);
+  assert_string_equal(err.text, "cpu:7: there is only one device, cpu:0");
+  open_bad(c, "", TSR_INVALID);
+  open_bad(c, "cpu:00", TSR_INVALID);
+  open_bad(c, "cpu:01", TSR_INVALID);
+  open_bad(c, "cpu:0 ", TSR_INVALID);
+  open_bad(c, " cpu", TSR_BACKEND_MISSING);
+  open_bad(c, "cpu:0:0", TSR_INVALID);
   open_bad(c, "cpu:", TSR_INVALID);
   open_bad(c, "cpu:x", TSR_INVALID);
   open_bad(c, "cpu:-1", TSR_INVALID);
   open_bad(c, "cpu:99999999999999999999", TSR_INVALID);
   open_bad(c, ":", TSR_INVALID);
   open_bad(c, "a device name that is much longer than any could be", TSR_INVALID);
+  assert_int_equal(tsr_device_open(c, "cpu:0", &d, NULL), TSR_OK);
+  tsr_device_close(d);
   assert_int_equal(tsr_device_open(c, NULL, &d, NULL), TSR_OK);
   tsr_context_destroy(c); /* the device keeps it */
   assert_int_equal(tsr_device_get(d, &info, NULL), TSR_OK);
@@ -369,6 +416,7 @@ int main(void) {
       cmocka_unit_test(bad_params),      cmocka_unit_test(struct_growth), cmocka_unit_test(registry),
       cmocka_unit_test(device_names),    cmocka_unit_test(environment),   cmocka_unit_test(every_allocation_may_fail),
       cmocka_unit_test(null_and_module), cmocka_unit_test(levels),        cmocka_unit_test(fork_after_a_run),
+      cmocka_unit_test(empty_texts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

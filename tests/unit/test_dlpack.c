@@ -83,7 +83,9 @@ static void refusals(void **state) {
   static const int8_t bshd[4] = {0, 1, 2, 3}, twice[4] = {0, 1, 1, 3}, far[4] = {0, 1, 2, 9}, few[4] = {0, 1, 2, -1};
   int64_t shape[4] = {2, 3, 5, 7}, strides[4] = {105, 35, 7, -1};
   tsr_dl_tensor t = tensor(4, shape, NULL);
-  tsr_layout bits = tsr_layout_dense(TSR_BIT, 1, 1, 8, 8);
+  tsr_layout bits = tsr_layout_dense(TSR_BIT, 1, 1, 8, 8), l;
+  const tsr_dl_device cpu = {TSR_DL_CPU, 0};
+  tsr_buffer b;
   int64_t s[4], st[4];
   (void)state;
   refused(NULL, bshd, TSR_INVALID);
@@ -108,6 +110,34 @@ static void refusals(void **state) {
   t.byte_offset = 0;
   t.ndim = 5;
   refused(&t, bshd, TSR_INVALID);
+  t.ndim = 4;
+  shape[1] = shape[2] = shape[3] = INT64_C(1) << 31; /* the stride of dimension 0 would be 2^93 */
+  refused(&t, bshd, TSR_INVALID);
+  shape[1] = 1;
+  shape[0] = 1; /* 2^62 is a stride like any other */
+  assert_int_equal(tsr_dlpack_import(&t, bshd, &l, &b, NULL), TSR_OK);
+  assert_true(l.stride[0] == INT64_C(1) << 62);
+  shape[3] = INT64_MAX;
+  refused(&t, bshd, TSR_INVALID);
+  shape[3] = -1; /* counts as nothing in the strides of others, and is refused itself */
+  refused(&t, bshd, TSR_INVALID);
+  t.ndim = -1;
+  refused(&t, bshd, TSR_INVALID);
+  t.ndim = 4;
+  t.shape = NULL;
+  refused(&t, bshd, TSR_INVALID);
+  l = tsr_layout_dense(TSR_F32, 1, 1, 8, 8);
+  b = tsr_buffer_in(s);
+  assert_int_equal(tsr_dlpack_export(NULL, b, bshd, cpu, s, st, &t), TSR_INVALID);
+  assert_int_equal(tsr_dlpack_export(&l, b, NULL, cpu, s, st, &t), TSR_INVALID);
+  assert_int_equal(tsr_dlpack_export(&l, b, bshd, cpu, NULL, st, &t), TSR_INVALID);
+  assert_int_equal(tsr_dlpack_export(&l, b, bshd, cpu, s, NULL, &t), TSR_INVALID);
+  assert_int_equal(tsr_dlpack_export(&l, b, bshd, cpu, s, st, NULL), TSR_INVALID);
+  assert_int_equal(tsr_dlpack_export(&l, b, twice, cpu, s, st, &t), TSR_INVALID);
+  assert_int_equal(tsr_dlpack_export(&l, b, far, cpu, s, st, &t), TSR_INVALID);
+  assert_int_equal(tsr_dlpack_export(&l, b, few, cpu, s, st, &t), TSR_INVALID); /* drops an axis of extent 8 */
+  b.offset_bytes = -1;
+  assert_int_equal(tsr_dlpack_export(&l, b, bshd, cpu, s, st, &t), TSR_INVALID);
   assert_int_equal(tsr_dlpack_export(&bits, tsr_buffer_in(s), bshd, (tsr_dl_device){TSR_DL_CPU, 0}, s, st, &t),
                    TSR_UNSUPPORTED);
 }

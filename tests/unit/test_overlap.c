@@ -69,6 +69,25 @@ static void overlapping_outputs_are_refused(void **state) {
   teardown(&f);
 }
 
+/* A workspace that will not do is said to be so, whatever it overlaps. */
+static void the_workspace_is_checked_first(void **state) {
+  fixture f;
+  (void)state;
+  setup(&f, BASE_DENSE);
+  f.args.workspace.ptr = f.args.o.ptr;
+  f.args.workspace_bytes = 4;
+  assert_int_equal(tsr__bind(&f.p, &f.args, 1, 1, 8, 4, &f.bound, &f.err), TSR_OUT_OF_WORKSPACE);
+  assert_string_equal(f.err.field, "workspace");
+  f.args.o.ptr = f.args.q.ptr;
+  f.args.workspace.ptr = NULL;
+  f.args.workspace_bytes = 0;
+  assert_int_equal(tsr__bind(&f.p, &f.args, 1, 1, 8, 4, &f.bound, &f.err), TSR_OUT_OF_WORKSPACE);
+  f.args.workspace.ptr = f.args.q.ptr;
+  f.args.workspace_bytes = 8;
+  assert_int_equal(tsr__bind(&f.p, &f.args, 1, 1, 8, 4, &f.bound, &f.err), TSR_INVALID);
+  teardown(&f);
+}
+
 /* dq, dk, dv interleaved in one buffer of [B, S, 3, H, D]. */
 static void interleaved_outputs_are_accepted(void **state) {
   enum { ROW = 3 * BASE_HQ * BASE_D };
@@ -119,6 +138,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(overlap_is_exact),
       cmocka_unit_test(overlapping_outputs_are_refused),
+      cmocka_unit_test(the_workspace_is_checked_first),
       cmocka_unit_test(interleaved_outputs_are_accepted),
       cmocka_unit_test(a_smaller_run_overlaps_less),
   };

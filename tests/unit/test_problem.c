@@ -453,22 +453,6 @@ static void structs_grow(void **state) {
   assert_int_equal(tsr__problem_init(NULL, NULL, &p, NULL), TSR_INVALID);
 }
 
-static void smaller_structs_are_filled_with_zeros(void **state) {
-  struct {
-    size_t size;
-    int32_t a, b;
-  } src = {offsetof(tsr_run_stats, tiles_partial), 7, 0}, *ptr = &src;
-  tsr_run_stats dst;
-  tsr_error err;
-  (void)state;
-  memset(&dst, 0xff, sizeof(dst));
-  assert_int_equal(tsr__struct_import(&dst, sizeof(dst), sizeof(size_t), ptr, "tsr_run_stats", &err), TSR_OK);
-  assert_int_equal(dst.size, sizeof(dst));
-  assert_int_equal(dst.tiles_full, 7);
-  assert_int_equal(dst.tiles_partial, 0);
-  assert_int_equal(dst.tiles_skipped, 0);
-}
-
 /* ---- Hostile input and failing allocations ------------------------------------------------------ */
 
 static void hostile_descriptions_never_crash(void **state) {
@@ -588,7 +572,6 @@ int main(void) {
       cmocka_unit_test(sub_byte_rules),
       cmocka_unit_test(align_promises),
       cmocka_unit_test(structs_grow),
-      cmocka_unit_test(smaller_structs_are_filled_with_zeros),
       cmocka_unit_test(hostile_descriptions_never_crash),
       cmocka_unit_test(every_allocation_may_fail),
   };

@@ -13,9 +13,10 @@
 
 /* How a pass over the keys treats what is not finite. */
 enum {
-  PASS_PLAIN = 0, /* multiplies a masked pair's probability 0 by whatever the value is */
-  PASS_SCRUB = 1, /* does not */
-  PASS_SHRINK = 2 /* does not, and multiplies probabilities by shrink[] */
+  PASS_PLAIN = 0,  /* multiplies a masked pair's probability 0 by whatever the value is */
+  PASS_SCRUB = 1,  /* does not */
+  PASS_SHRINK = 2, /* does not, and multiplies probabilities by shrink[] */
+  PASS_SEEK = 3    /* only looks for scores that are NaN */
 };
 
 /* ---- Scratch ---------------------------------------------------------------------------------- */
@@ -97,6 +98,17 @@ static void shrink_tile(fwd_item *f, int first, int last) {
   }
 }
 
+static void seek_tile(fwd_item *f, int first, int last) {
+  for (int v = 0; v < item_lanes(f); v += VL) {
+    vi nan = vi_load(f->nan + v);
+    for (int j = first; j < last; j++) {
+      const vf s = vf_load(f->s + j * TILE_Q + v);
+      nan |= s != s;
+    }
+    *(vi *)(f->nan + v) = nan;
+  }
+}
+
 static void tile_step(fwd_item *f, const tsr__kv_iter *it, int pass) {
   const int n = (int)(it->j1 - it->j0);
   int first = 0, last = n;
@@ -122,6 +134,10 @@ static void tile_step(fwd_item *f, const tsr__kv_iter *it, int pass) {
   if (!f->units.raw || f->masked) {
     mask_apply(f, first, last);
   }
+  if (pass == PASS_SEEK) {
+    seek_tile(f, first, last);
+    return;
+  }
   softmax_tile(f, first, last);
   if (f->a->flags & TSR_A_DROPOUT) {
     dropout_tile(f, first, last);
@@ -139,7 +155,9 @@ static int pass_over_keys(fwd_item *f, int pass, tsr_cpu_counts *counts) {
   const tsr_i32 h0 = f->work.head * pack;
   tsr__kv_iter it = tsr__kv_first(f->p, f->bound, &f->seq, h0, h0 + pack, f->work.q0, f->i[f->rows - 1] + 1,
                                   f->work.kv_lo, f->work.kv_hi, TILE_K);
-  pass_begin(f);
+  if (pass != PASS_SEEK) {
+    pass_begin(f);
+  }
   while (tsr__kv_next(&it)) {
     if (tsr__cpu_poll(f->run)) {
       return 0;
@@ -192,6 +210,17 @@ static int repair(fwd_item *f) {
   return pass_over_keys(f, PASS_SHRINK, NULL);
 }
 
+/* For max_s: a row with a score of +inf has a sum of NaN whether there is a NaN among its scores or not, and then only
+ * the scores can tell. 0: cancelled. */
+static int seek_nan(fwd_item *f) {
+  int needed = 0;
+  for (int r = 0; r < item_lanes(f); r++) {
+    f->nan[r] = 0;
+    needed |= f->m[r] == INFINITY && f->l[r] != f->l[r];
+  }
+  return !needed || pass_over_keys(f, PASS_SEEK, NULL);
+}
+
 static void forward_item(const tsr_cpu_run *run, int64_t item, void *scratch, tsr_cpu_counts *counts) {
   const int want_max = tsr__problem_has(&run->problem->attn, TSR_SLOT_max_s);
   fwd_item f;
@@ -206,6 +235,9 @@ static void forward_item(const tsr_cpu_run *run, int64_t item, void *scratch, ts
     return; /* cancelled */
   }
   if (want_max) {
+    if (!seek_nan(&f)) {
+      return; /* cancelled */
+    }
     store_max(&f, item);
   }
   if (run->build->schedule.num_splits > 1) {

@@ -57,6 +57,7 @@ typedef struct fwd_item {
   float l[TILE_Q];     /* sum of probabilities relative to m */
   float alpha[TILE_Q]; /* what the current tile multiplies earlier sums by */
   float tile_max[TILE_Q];
+  int32_t nan[TILE_Q];  /* all ones: a score of the row is NaN (looked for only where max_s cannot tell otherwise) */
   float shrink[TILE_Q]; /* what O^T has been multiplied by: 1, less in rows redone for overflow */
 
   /* the current tile */

@@ -136,7 +136,7 @@ static void store_max(fwd_item *f, int64_t item) {
   float *out = item_max(f->run, item);
   for (int r = 0; r < f->rows; r++) {
     float m = f->m[r] * natural_unit(f->units);
-    if (f->l[r] != f->l[r] && m != INFINITY) {
+    if (f->l[r] != f->l[r] && (m != INFINITY || f->nan[r])) {
       m = NAN; /* a maximum may lose a NaN, the sum does not */
     }
     out[r % pack] = max_or_nan(out[r % pack], m);
