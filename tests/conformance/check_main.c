@@ -28,8 +28,6 @@ static int parse(tsr_conformance_options *o, const char *key, const char *value)
     o->num_threads = (int32_t)strtol(value, NULL, 10);
   } else if (strcmp(key, "--seconds") == 0) {
     o->total_seconds = strtod(value, NULL);
-  } else if (strcmp(key, "--max-work") == 0) {
-    o->max_work = strtod(value, NULL);
   } else if (strcmp(key, "--device") == 0) {
     o->device = value;
   } else if (strcmp(key, "--variant") == 0) {

@@ -37,7 +37,7 @@ typedef struct tsr_conformance_options {
   const char *device;     /* only devices whose name begins so, e.g. "cpu", "cuda:1"; NULL: all */
   const char *variant;    /* only this one; NULL: all */
   const char *cpu_isa;    /* only this level; NULL: all that the machine has */
-  const char *filter;     /* only cases whose name or line contains this; NULL: all */
+  const char *filter;     /* only cases and properties whose name or line contains this; NULL: all */
   const char *case_line;  /* only this case, as a failure prints it; NULL: the suite */
   const char *module;     /* a back end to load, tsr_backend_load; NULL: none */
   const char *cache_dir;  /* where compiled kernels are kept; NULL: nowhere */
@@ -47,7 +47,6 @@ typedef struct tsr_conformance_options {
   int64_t random_cases;   /* 0: the suite's number; -1: none */
   double case_seconds;    /* time limit of a run, 0: 120 */
   double total_seconds;   /* begin no more cases after this; 0: no limit. Cases left out are counted as skipped */
-  double max_work;        /* larger cases are skipped, in multiply-adds of the oracle; 0: the suite's number */
   void (*progress)(void *user, const tsr_conformance_progress *progress);
   void (*line)(void *user, const char *text); /* a failure, or with verbose a case; NULL: stdout */
   /* For the suite's own test: may change what a run reads or wrote. */
@@ -76,7 +75,7 @@ typedef struct tsr_conformance_failure {
 
 typedef struct tsr_conformance_result {
   uint64_t seed;
-  int64_t cases, skipped; /* skipped: too large for the oracle, or out of time */
+  int64_t cases, skipped; /* properties, appends and merges included; skipped: out of time */
   int64_t runs, passed, failed, refused;
   double worst; /* largest error over what is allowed, of all runs that passed */
   char worst_line[640];
@@ -87,7 +86,7 @@ typedef struct tsr_conformance_result {
 } tsr_conformance_result;
 
 /* Runs the suite. 0: all runs passed, and there were some. 1: failures, or nothing ran. 2: could not start or finish
- * (text in failures[0].what). Thread-safety: one at a time. */
+ * (text in failures[0].what), or the filter chooses nothing. Thread-safety: one at a time. */
 int tsr_conformance_run(const tsr_conformance_options *options, tsr_conformance_result *result);
 
 /* Writes a result as JSON (what options.report does). 0, or -1. */

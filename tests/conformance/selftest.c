@@ -229,6 +229,11 @@ static int try_nothing(void) {
   ok = ok && tsr_conformance_run(&options, &result) == 2 && result.failures[0].what[0] != '\0';
   options.case_line = "bwd kv_csr b=1 hq=1 hkv=1 sq=4 sk=9 d=8 dv=8"; /* forward only */
   ok = ok && tsr_conformance_run(&options, &result) == 1 && result.passed == 0;
+  options.case_line = "fwd b=1"; /* a filter that chooses nothing */
+  options.filter = "zzzz";
+  ok = ok && tsr_conformance_run(&options, &result) == 2 && strstr(result.failures[0].what, "zzzz") != NULL;
+  options.filter = "fwd";
+  ok = ok && tsr_conformance_run(&options, &result) == 0 && result.cases == 1;
   printf("%s: what cannot run does not pass\n", ok ? "ok" : "not ok");
   return ok;
 }

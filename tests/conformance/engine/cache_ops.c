@@ -321,6 +321,10 @@ static void check_append(conf_runner *r, conf_target *target, const char *varian
   tsr_error err;
   char why[480] = "";
   build_append(&p, kind, seed);
+  if (!conf_begin(r, "append", p.line)) {
+    arena_free(&p.a);
+    return;
+  }
   memset(&err, 0, sizeof(err));
   if (p.a.failed || tsr_reference_append(&p.desc, &p.twin, &err) != TSR_OK) {
     conf_fail(r, NULL, "", p.line, "the oracle: %s", p.a.failed ? "no memory" : err.text);
@@ -520,6 +524,10 @@ static void check_merge(conf_runner *r, conf_target *target, const char *variant
   double worst = 0.0, *o = NULL, *lse = NULL;
   char why[480] = "";
   build_merge(&p, seed);
+  if (!conf_begin(r, "merge", p.line)) {
+    arena_free(&p.a);
+    return;
+  }
   const int64_t *n = p.desc.o.shape;
   memset(&info, 0, sizeof(info));
   memset(&err, 0, sizeof(err));
@@ -581,7 +589,7 @@ static void each_variant(conf_runner *r, conf_target *target, int kind, uint64_t
   const int32_t op = kind == CONF_CACHE_MERGE ? TSR_OP_MERGE : TSR_OP_APPEND;
   const char *v;
   for (int32_t i = 0; (v = tsr_device_variant(target->device, op, i)) != NULL; i++) {
-    if (!conf_wants_variant(r, v) || !conf_my_part(r) || target->lost) {
+    if (!conf_wants_variant(r, v) || target->lost) {
       continue;
     }
     if (kind == CONF_CACHE_MERGE) {
@@ -595,9 +603,6 @@ static void each_variant(conf_runner *r, conf_target *target, int kind, uint64_t
 void conf_cache_ops(conf_runner *r, uint64_t seed) {
   const int64_t count = r->options->suite == TSR_CONFORMANCE_FULL ? 2000 : 60;
   conf_rng seeds = conf_rng_for(seed, "cache ops");
-  if (r->options->filter != NULL && strstr("append merge", r->options->filter) == NULL) {
-    return;
-  }
   for (int64_t n = 0; n < count; n++) {
     const uint64_t x = conf_next(&seeds) >> 16;
     for (int t = 0; t < r->num_targets; t++) {

@@ -14,6 +14,8 @@ enum {
   CONF_DRAWN = -2 /* a number that the seed decides */
 };
 
+enum { CONF_UNDRAWN_NOTHING = 0, CONF_UNDRAWN_SEED = 1, CONF_UNDRAWN_SIZES = 2 /* and the seed */ };
+
 typedef struct conf_case {
   int32_t op;         /* TSR_FORWARD, TSR_BACKWARD */
   int32_t num_splits; /* with CONF_splits; 0: drawn */
@@ -29,7 +31,10 @@ typedef struct conf_case {
   int64_t window_left, window_right, chunk; /* CONF_DRAWN unless given */
   double scale, softcap, dropout_p;         /* < 0: drawn */
   conf_set items;
-  char name[64]; /* where it comes from, e.g. "pairs-12"; not part of what it is */
+  /* Not part of what it is: where it comes from, e.g. "pairs-12", and what conf_case_draw has still to choose. */
+  char name[64];
+  int32_t undrawn; /* CONF_UNDRAWN_* */
+  double max_work; /* of CONF_UNDRAWN_SIZES */
 } conf_case;
 
 conf_case conf_case_init(void);

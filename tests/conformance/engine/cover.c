@@ -63,28 +63,44 @@ void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   *c = best;
 }
 
-/* A case of the items: of a few draws the first, or best, whose gradients can be told from rounding. */
-static void emit(int op, const conf_set *items, uint64_t seed, double max_work, const char *name, conf_each *each,
-                 void *user) {
-  conf_case c = conf_case_init(), best;
-  conf_rng r = conf_rng_for(seed, name);
+/* Sizes and seed. */
+static void draw_all(conf_case *c, uint64_t seed) {
+  conf_rng r = conf_rng_for(seed, c->name);
+  conf_case best = *c;
   double least = HUGE_VAL;
-  c.op = op;
-  c.items = *items;
-  conf_set_complete(&c.items);
-  snprintf(c.name, sizeof(c.name), "%s", name);
-  best = c;
   for (int n = 0; n < TRIES && least > rounding_wanted; n++) {
-    c.seed = conf_next(&r) >> 16;
-    conf_case_draw_sizes(&c, &r);
-    conf_case_limit(&c, max_work);
-    const double rounding = conf_case_rounding(&c);
+    c->seed = conf_next(&r) >> 16;
+    conf_case_draw_sizes(c, &r);
+    conf_case_limit(c, c->max_work);
+    const double rounding = conf_case_rounding(c);
     if (n == 0 || rounding < least) {
       least = rounding;
-      best = c;
+      best = *c;
     }
   }
-  each(user, &best);
+  *c = best;
+}
+
+void conf_case_draw(conf_case *c, uint64_t seed) {
+  if (c->undrawn == CONF_UNDRAWN_SIZES) {
+    draw_all(c, seed);
+  } else if (c->undrawn == CONF_UNDRAWN_SEED) {
+    conf_rng r = conf_rng_for(seed, c->name);
+    conf_case_draw_seed(c, &r);
+  }
+  c->undrawn = CONF_UNDRAWN_NOTHING;
+}
+
+/* A case of the items. */
+static void emit(int op, const conf_set *items, double max_work, const char *name, conf_each *each, void *user) {
+  conf_case c = conf_case_init();
+  c.op = op;
+  c.items = *items;
+  c.undrawn = CONF_UNDRAWN_SIZES;
+  c.max_work = max_work;
+  conf_set_complete(&c.items);
+  snprintf(c.name, sizeof(c.name), "%s", name);
+  each(user, &c);
 }
 
 void conf_case_limit(conf_case *c, double max_work) {
@@ -116,7 +132,7 @@ void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each 
     conf_rng r = conf_rng_for(seed, conf_items[n].name);
     snprintf(name, sizeof(name), "alone %s%s", conf_items[n].name, op == TSR_BACKWARD ? " backward" : "");
     if (widen(op, rules, &universe, conf_next(&r), &set, n, &set)) {
-      emit(op, &set, seed, SMALL_WORK, name, each, user);
+      emit(op, &set, SMALL_WORK, name, each, user);
     }
   }
 }
@@ -220,7 +236,7 @@ void conf_cover_pairs(const conf_rules *rules, int op, uint64_t seed, conf_each 
       conf_set_complete(&set);
       strike(&p, &set);
       snprintf(name, sizeof(name), "pairs-%d%s", number++, op == TSR_BACKWARD ? " backward" : "");
-      emit(op, &set, seed, SMALL_WORK, name, each, user);
+      emit(op, &set, SMALL_WORK, name, each, user);
     }
   }
 }
@@ -246,6 +262,6 @@ void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, do
         set = wider;
       }
     }
-    emit(op, &set, seed, max_work, name, each, user);
+    emit(op, &set, max_work, name, each, user);
   }
 }

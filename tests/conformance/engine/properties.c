@@ -323,11 +323,13 @@ static int takes(conf_runner *r, conf_target *target, const char *variant, const
 
 typedef void check_fn(conf_runner *r, conf_target *target, const char *variant, const char *line, uint64_t seed);
 
-static void each_variant(conf_runner *r, conf_target *target, const char *line, uint64_t seed, check_fn *check) {
+static void each_variant(conf_runner *r, conf_target *target, const char *name, const char *line, uint64_t seed,
+                         check_fn *check) {
   const int32_t op = line[0] == 'b' ? TSR_OP_BACKWARD : TSR_OP_FORWARD;
   const char *variant;
   for (int32_t n = 0; (variant = tsr_device_variant(target->device, op, n)) != NULL; n++) {
-    if (conf_wants_variant(r, variant) && conf_my_part(r) && !target->lost && takes(r, target, variant, line, seed)) {
+    if (conf_wants_variant(r, variant) && !target->lost && takes(r, target, variant, line, seed) &&
+        conf_begin(r, name, line)) {
       check(r, target, variant, line, seed);
     }
   }
@@ -337,11 +339,11 @@ void conf_properties(conf_runner *r, uint64_t seed) {
   for (int t = 0; t < r->num_targets; t++) {
     conf_target *target = &r->targets[t];
     for (size_t n = 0; target->computes && n < sizeof(deterministic_lines) / sizeof(deterministic_lines[0]); n++) {
-      each_variant(r, target, deterministic_lines[n], seed, check_threads);
-      each_variant(r, target, deterministic_lines[n], seed, check_callers);
+      each_variant(r, target, "property: any thread count", deterministic_lines[n], seed, check_threads);
+      each_variant(r, target, "property: many callers", deterministic_lines[n], seed, check_callers);
     }
     for (size_t n = 0; target->computes && n < sizeof(chained_lines) / sizeof(chained_lines[0]); n++) {
-      each_variant(r, target, chained_lines[n], seed, check_chain);
+      each_variant(r, target, "property: after its own forward", chained_lines[n], seed, check_chain);
     }
   }
   conf_invariance(r, seed);

@@ -48,9 +48,8 @@ typedef struct conf_runner {
   int num_targets;
   double begun;    /* seconds */
   double deadline; /* of the run in progress; 0: none */
-  int64_t total;   /* cases of the suite */
-  int64_t pieces;  /* of work that came up, of all parts */
-  int seconds_used_up;
+  int64_t total;   /* cases that are listed beforehand */
+  int64_t chosen;  /* pieces of work that the filter lets through, of all parts */
 } conf_runner;
 
 double conf_now(void); /* seconds, monotonic */
@@ -93,27 +92,35 @@ void conf_say(conf_runner *r, const char *format, ...) __attribute__((format(pri
 /* True if variants of that name are wanted. */
 int conf_wants_variant(const conf_runner *r, const char *variant);
 
-/* Asked once for each piece of work: is it this process's? */
-int conf_my_part(conf_runner *r);
-/* Runs a case wherever it can run. */
+/* Asked before each piece of work, a single case or not, with what it is called and its line: 1 counts it as a case that
+ * runs. 0: the filter does not choose it, another process does it, or time is over, which counts it as skipped. */
+int conf_begin(conf_runner *r, const char *name, const char *line);
+/* Does the next piece that the filter lets through belong to this process? */
+int conf_next_is_mine(const conf_runner *r);
+/* Runs a case wherever it can run; conf_run_begun: conf_begin was asked. */
 void conf_run_case(conf_runner *r, const conf_case *c);
+void conf_run_begun(conf_runner *r, const conf_case *c, const char *line);
 /* One run of a problem's description with a variant forced ("": none) on a target: plan, workspace, run, workspace
  * intact. Outputs are poisoned before. TSR_OK: *ran is the variant the plan names. Any other status: why filled. */
 tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *variant, conf_problem *p, char ran[48],
                          char *why, size_t why_bytes);
 
 typedef void conf_each(void *user, const conf_case *c);
+/* Lists of cases, still to be drawn. */
 /* Each item alone; then cases that cover every pair of items. op: of those cases. */
 void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
 void conf_cover_pairs(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
 void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, double max_work, conf_each *each,
                        void *user);
-/* Draws the seed: of a few the first, or best, whose results can be told from rounding (condition.c). */
+/* Chooses what a listed case leaves open, from the suite's seed and the case's name: of a few draws the first, or best,
+ * whose results can be told from rounding (condition.c). That takes longer than many a case, so it is done when the
+ * case's turn comes. */
+void conf_case_draw(conf_case *c, uint64_t seed);
+/* Only its seed. */
 void conf_case_draw_seed(conf_case *c, conf_rng *r);
 /* Halves lengths, batch and heads until the case is no more work than that. */
 void conf_case_limit(conf_case *c, double max_work);
-/* part: 1 of so many cases, spread evenly; 1: all; 0: all, for whoever chooses among them: seeds are not drawn with
- * care, which takes longer than many a case. */
+/* part: 1 of so many cases, spread evenly. */
 void conf_grids(uint64_t seed, int part, conf_each *each, void *user);
 
 void conf_properties(conf_runner *r, uint64_t seed);
@@ -131,7 +138,9 @@ void conf_numpy_cases(conf_runner *r, const char *path);
 
 /* Fills target->promised. */
 void conf_support_probe(conf_runner *r, conf_target *target);
-/* Forces and runs each "yes" of the support table, and asserts the reason of each "no". */
-void conf_support_check(conf_runner *r, uint64_t seed);
+/* The case of each cell of the support table. NULL, or the cell's text that is no case. */
+const char *conf_support_cases(conf_each *each, void *user);
+/* Forces and runs such a case where the table says yes, and asserts the reason where it says no. */
+void conf_support_check(conf_runner *r, const conf_case *c);
 
 #endif
