@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tessera check`: the conformance suite on this machine's devices. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,11 @@ typedef struct check_state {
   tool_progress progress;
   char label[64];
 } check_state;
+
+static int32_t on_stop(void *user) {
+  (void)user;
+  return term_interrupted();
+}
 
 static void on_progress(void *user, const tsr_conformance_progress *p) {
   check_state *s = user;
@@ -45,6 +49,9 @@ static const char *find_pairwise(void) {
   return NULL;
 }
 
+/* By TSR_CONFORMANCE_ENDED_*. */
+static const char *const ended_words[] = {"complete", "out of time", "interrupted"};
+
 static void print_result(const tool_options *o, const tsr_conformance_result *r, int code) {
   const tool_term *t = &o->term;
   term_number runs, time;
@@ -66,11 +73,13 @@ static void print_result(const tool_options *o, const tsr_conformance_result *r,
            r->failures[i].where, r->failures[i].what, r->failures[i].line);
   printf("\n%s%s%s: %s runs, %lld passed, %lld failed, %lld cases skipped, seed %llu, %s\n",
          term_style(t, code == TOOL_OK ? STYLE_GREEN : STYLE_RED),
-         code == TOOL_OK ? "passed"
-         : r->runs == 0  ? "nothing ran"
-                         : "FAILED",
+         r->failed > 0    ? "FAILED"
+         : r->passed == 0 ? "nothing ran"
+                          : "passed",
          term_style(t, STYLE_RESET), format_count(runs, (double)r->runs), (long long)r->passed, (long long)r->failed,
          (long long)r->skipped, (unsigned long long)r->seed, format_seconds(time, r->seconds));
+  if (r->ended != TSR_CONFORMANCE_ENDED_COMPLETE)
+    printf("%s before its end: what is skipped was not looked at\n", ended_words[r->ended]);
   if (o->output)
     printf("report %s\n", o->output);
 }
@@ -113,6 +122,7 @@ static void write_json(json_writer *w, const tsr_conformance_result *r, int code
     json_close(w, '}');
   }
   json_close(w, ']');
+  json_put_string(w, "ended", ended_words[r->ended]);
   json_put_int(w, "exit_code", code);
   json_close(w, '}');
 }
@@ -152,8 +162,6 @@ static int check(tool_options *options) {
     tool_error(&err, TSR_OUT_OF_MEMORY, "", "no memory for the results");
     return tool_fail(options, &err);
   }
-  signal(SIGINT, SIG_DFL); /* the suite cannot be asked to stop, and leaves nothing behind */
-  signal(SIGTERM, SIG_DFL);
   memset(&suite, 0, sizeof(suite));
   suite.suite = options->full ? TSR_CONFORMANCE_FULL : TSR_CONFORMANCE_QUICK;
   suite.verbose = options->verbose && !options->json;
@@ -170,6 +178,7 @@ static int check(tool_options *options) {
   suite.random_cases =
       options->random_cases.given ? (options->random_cases.value > 0 ? options->random_cases.value : -1) : 0;
   suite.total_seconds = options->seconds.value;
+  suite.should_stop = on_stop;
   suite.progress = on_progress;
   suite.line = on_line;
   suite.user = &state;
@@ -181,7 +190,11 @@ static int check(tool_options *options) {
     tool_error(&err, TSR_INVALID, "", "%s", result->failures[0].what);
     code = tool_fail(options, &err);
   } else {
-    code = finish(options, result, outcome == 0 ? TOOL_OK : TOOL_CHECK_FAILED);
+    code = finish(options, result,
+                  result->failed > 0                               ? TOOL_CHECK_FAILED
+                  : result->ended == TSR_CONFORMANCE_ENDED_STOPPED ? TOOL_INTERRUPTED
+                  : outcome == 0                                   ? TOOL_OK
+                                                                   : TOOL_CHECK_FAILED);
   }
   free(result);
   return code;

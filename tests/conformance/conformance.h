@@ -47,6 +47,9 @@ typedef struct tsr_conformance_options {
   int64_t random_cases;   /* 0: the suite's number; -1: none */
   double case_seconds;    /* time limit of a run, 0: 120 */
   double total_seconds;   /* begin no more cases after this; 0: no limit. Cases left out are counted as skipped */
+  /* Nonzero: end now. Asked before every case, and during runs from any of their threads; must go on saying so. What it
+   * breaks off is no failure. NULL: never. */
+  int32_t (*should_stop)(void *user);
   void (*progress)(void *user, const tsr_conformance_progress *progress);
   void (*line)(void *user, const char *text); /* a failure, or with verbose a case; NULL: stdout */
   /* For the suite's own test: may change what a run reads or wrote. */
@@ -73,6 +76,13 @@ typedef struct tsr_conformance_failure {
   char line[640]; /* the case: run it again with case_line */
 } tsr_conformance_failure;
 
+/* Why a suite ended. */
+enum {
+  TSR_CONFORMANCE_ENDED_COMPLETE = 0,
+  TSR_CONFORMANCE_ENDED_TIME = 1,   /* total_seconds */
+  TSR_CONFORMANCE_ENDED_STOPPED = 2 /* should_stop */
+};
+
 typedef struct tsr_conformance_result {
   uint64_t seed;
   int64_t cases, skipped; /* properties, appends and merges included; skipped: out of time */
@@ -80,13 +90,15 @@ typedef struct tsr_conformance_result {
   double worst; /* largest error over what is allowed, of all runs that passed */
   char worst_line[640];
   double seconds;
+  int32_t ended; /* TSR_CONFORMANCE_ENDED_* */
+  int32_t reserved;
   int32_t num_devices, num_failures; /* failures kept; `failed` counts all */
   tsr_conformance_device devices[TSR_CONFORMANCE_MAX_DEVICES];
   tsr_conformance_failure failures[TSR_CONFORMANCE_MAX_FAILURES];
 } tsr_conformance_result;
 
-/* Runs the suite. 0: all runs passed, and there were some. 1: failures, or nothing ran. 2: could not start or finish
- * (text in failures[0].what), or the filter chooses nothing. Thread-safety: one at a time. */
+/* Runs the suite. 0: all runs passed, and there were some, also if it ended early. 1: failures, or nothing ran. 2:
+ * could not start or finish (text in failures[0].what), or the filter chooses nothing. Thread-safety: one at a time. */
 int tsr_conformance_run(const tsr_conformance_options *options, tsr_conformance_result *result);
 
 /* Writes a result as JSON (what options.report does). 0, or -1. */

@@ -238,8 +238,44 @@ static int try_nothing(void) {
   return ok;
 }
 
+/* ---- Ending early ------------------------------------------------------------------------------------------ */
+
+static int stop_now;
+
+static int32_t should_stop(void *user) {
+  (void)user;
+  return stop_now;
+}
+
+static void stop_at_first_run(void *user, int32_t when, const tsr_attention_desc *desc, tsr_run_args *args) {
+  (void)user;
+  (void)when;
+  (void)desc;
+  (void)args;
+  stop_now = 1;
+}
+
+static int try_ending(void) {
+  static tsr_conformance_result result;
+  tsr_conformance_options options = {0};
+  court court = {NULL, 0};
+  int ok;
+  options.user = &court;
+  options.line = swallow;
+  options.total_seconds = 1e-9; /* over before anything begins: cases, appends and properties */
+  ok = tsr_conformance_run(&options, &result) == 1 && result.ended == TSR_CONFORMANCE_ENDED_TIME && result.cases == 0 &&
+       result.runs == 0 && result.skipped > 1000;
+  options.total_seconds = 0;
+  options.should_stop = should_stop;
+  options.tamper = stop_at_first_run; /* which is broken off, and counts for nothing */
+  ok = ok && tsr_conformance_run(&options, &result) == 1 && result.ended == TSR_CONFORMANCE_ENDED_STOPPED &&
+       result.cases == 1 && result.runs == 0 && result.failed == 0 && court.lines == 0 && result.skipped > 1000;
+  printf("%s: the suite ends when told to\n", ok ? "ok" : "not ok");
+  return ok;
+}
+
 int main(void) {
-  int failed = !try_nothing();
+  int failed = !try_nothing() + !try_ending();
   for (size_t n = 0; n < sizeof(crimes) / sizeof(crimes[0]); n++) {
     for (int copies = 0; copies < 2; copies++) {
       failed += !try_case(&crimes[n], copies, 0);

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every subcommand: help, exit codes, JSON, and what it says about known problems. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "tool_test.h"
 
@@ -159,6 +164,33 @@ static void test_check(void **state) {
   r = expect_code(0, "check --filter 'support f32' --device cpu --json");
   doc = parse_output(&r);
   assert_int_equal(int_at(&doc, "cases"), 2); /* forward, backward */
+  json_free(&doc);
+  free_result(&r);
+}
+
+/* Ctrl-C ends the suite with a report of what ran. */
+static void test_interrupted_check(void **state) {
+  (void)state;
+  const pid_t child = fork();
+  if (child == 0) {
+    execl(TOOL_COMMAND, TOOL_COMMAND, "check", "--quiet", "--report", "stopped.json", (char *)NULL);
+    _exit(127);
+  }
+  assert_true(child > 0);
+  int status = 0;
+  for (int sent = 0; waitpid(child, &status, WNOHANG) == 0; sent += 1) {
+    const struct timespec pause = {0, 20000000};
+    nanosleep(&pause, NULL);
+    if (sent == 40) /* the first runs are done, and most are not */
+      kill(child, SIGINT);
+  }
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 130);
+  tool_result r = {0, read_file("stopped.json", NULL), NULL};
+  json_document doc = parse_output(&r);
+  assert_int_equal(int_at(&doc, "failed"), 0);
+  assert_true(int_at(&doc, "skipped") > 0);
+  assert_true(int_at(&doc, "runs") == int_at(&doc, "passed"));
   json_free(&doc);
   free_result(&r);
 }
@@ -340,10 +372,18 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_help),           cmocka_unit_test(test_usage), cmocka_unit_test(test_exit_codes),
-      cmocka_unit_test(test_errors_as_json), cmocka_unit_test(test_info),  cmocka_unit_test(test_check),
-      cmocka_unit_test(test_explain),        cmocka_unit_test(test_mask),  cmocka_unit_test(test_mask_counts),
-      cmocka_unit_test(test_bench),          cmocka_unit_test(test_demo),  cmocka_unit_test(test_color)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_help),
+                                     cmocka_unit_test(test_usage),
+                                     cmocka_unit_test(test_exit_codes),
+                                     cmocka_unit_test(test_errors_as_json),
+                                     cmocka_unit_test(test_info),
+                                     cmocka_unit_test(test_check),
+                                     cmocka_unit_test(test_interrupted_check),
+                                     cmocka_unit_test(test_explain),
+                                     cmocka_unit_test(test_mask),
+                                     cmocka_unit_test(test_mask_counts),
+                                     cmocka_unit_test(test_bench),
+                                     cmocka_unit_test(test_demo),
+                                     cmocka_unit_test(test_color)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -61,7 +61,8 @@ static void run_cases(conf_runner *r, uint64_t seed) {
   }
   r->total = list.count;
   for (int64_t n = 0; n < list.count; n++) {
-    if (conf_next_is_mine(r) || r->options->filter != NULL) { /* a filter may look for what is drawn */
+    /* a filter may look for what is drawn */
+    if (!conf_over(r) && (conf_next_is_mine(r) || r->options->filter != NULL)) {
       conf_case_draw(&list.cases[n], seed);
     }
     n < of_table ? conf_support_check(r, &list.cases[n]) : conf_run_case(r, &list.cases[n]);

@@ -219,7 +219,7 @@ void conf_invariance(conf_runner *r, uint64_t seed) {
     const char *variant;
     for (int32_t n = 0; target->computes && (variant = tsr_device_variant(target->device, TSR_OP_FORWARD, n)) != NULL;
          n++) {
-      if (conf_wants_variant(r, variant) && !target->lost) {
+      if (conf_wants_variant(r, variant) && !target->lost && !conf_over(r)) {
         check_invariance(r, target, variant, seed);
       }
     }

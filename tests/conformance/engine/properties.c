@@ -207,13 +207,14 @@ static void check_callers(conf_runner *r, conf_target *target, const char *varia
     ok = conf_workspace_make(&callers[n].w, bytes, align, 0xff);
   }
   if (ok) {
-    r->deadline = 0.0;
+    r->deadline = conf_now() + conf_case_seconds(r);
     call(&callers[0]); /* alone first */
     want = conf_outputs_copy(callers[0].p);
     for (int n = 0; n < CALLERS; n++) {
       callers[n].want = want;
     }
     wrong = want == NULL ? "no memory" : call_together(callers);
+    r->deadline = 0.0;
   }
   if (wrong != NULL) {
     conf_fail(r, target, variant, line, "one plan run by %d threads at once: %s", CALLERS, wrong);

@@ -183,7 +183,7 @@ int conf_begin(conf_runner *r, const char *name, const char *line) {
     return 0;
   }
   report_progress(r, line);
-  if (r->options->total_seconds > 0 && conf_now() - r->begun > r->options->total_seconds) {
+  if (conf_over(r)) {
     r->result->skipped++;
     return 0;
   }

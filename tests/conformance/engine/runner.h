@@ -57,6 +57,8 @@ double conf_now(void); /* seconds, monotonic */
 /* Opens all targets that the options choose; 0, or -1 with result->failures[0] filled. */
 int conf_targets_open(conf_runner *r);
 void conf_targets_close(conf_runner *r);
+/* Has the suite to end, as its time is over or somebody asks for it? Says why in result->ended. */
+int conf_over(conf_runner *r);
 /* A context like those of the targets: no environment, the watchdog, `threads` of them, at a level ("": highest). */
 tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context,
                                tsr_error *err);
@@ -84,7 +86,7 @@ tsr_status conf_mirror_end(conf_runner *r, conf_target *target, conf_mirror *m, 
 tsr_status conf_wait(conf_runner *r, conf_target *target, tsr_error *err);
 double conf_case_seconds(const conf_runner *r);
 
-/* Counts a failure, keeps its texts, prints it. line: the case. */
+/* Counts a failure, keeps its texts, prints it; nothing of it once should_stop said so. line: the case. */
 void conf_fail(conf_runner *r, conf_target *target, const char *variant, const char *line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 void conf_pass(conf_runner *r, conf_target *target, double worst, const char *line);

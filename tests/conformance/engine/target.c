@@ -16,12 +16,25 @@ double conf_now(void) {
 
 /* ---- Contexts -------------------------------------------------------------------------------------- */
 
+static int stopped(const conf_runner *r) {
+  return r->options->should_stop != NULL && r->options->should_stop(r->options->user) != 0;
+}
+
+int conf_over(conf_runner *r) {
+  if (stopped(r)) {
+    r->result->ended = TSR_CONFORMANCE_ENDED_STOPPED;
+  } else if (r->options->total_seconds > 0 && conf_now() - r->begun > r->options->total_seconds) {
+    r->result->ended = TSR_CONFORMANCE_ENDED_TIME;
+  }
+  return r->result->ended != TSR_CONFORMANCE_ENDED_COMPLETE;
+}
+
 /* The watchdog: a run or an oracle that goes on past its limit is ended, and fails as cancelled. */
 static int32_t past_deadline(void *user, int64_t done, int64_t total) {
   const conf_runner *r = user;
   (void)done;
   (void)total;
-  return r->deadline != 0.0 && conf_now() > r->deadline;
+  return (r->deadline != 0.0 && conf_now() > r->deadline) || stopped(r);
 }
 
 tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context,
@@ -214,6 +227,9 @@ void conf_fail(conf_runner *r, conf_target *target, const char *variant, const c
   tsr_conformance_result *result = r->result;
   tsr_conformance_failure f;
   va_list list;
+  if (stopped(r)) {
+    return;
+  }
   va_start(list, format);
   vsnprintf(f.what, sizeof(f.what), format, list);
   va_end(list);
