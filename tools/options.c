@@ -107,7 +107,7 @@ static const option_row rows[] = {
     TEXT("given", 0, CHECK, given, "FILE", "check or compare this output instead of computing one"),
     TEXT("expect", 0, CHECK, expect, "FILE", "compare o with someone else's; 'self': tensor o of --input"),
     FLOAT("tolerance", CHECK, tolerance, "largest error --expect allows (default: 8 u max|o|)"),
-    INT("rows", CHECK, rows, 1, INT64_MAX, "check N random rows only (forward)"),
+    INT("rows", CHECK, rows, 1, INT64_MAX, "with --check: only N random query rows (not with --backward)"),
 
     TEXT("versus", 0, BENCH, versus, "WHAT", "standard: time and memory of materialised attention beside"),
     TEXT("vs", 0, BENCH, versus, "WHAT", "the same"),

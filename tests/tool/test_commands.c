@@ -70,6 +70,8 @@ static void test_usage(void **state) {
                                       "bench --vs nothing",
                                       "bench --masks none",
                                       "run --given o.npy",
+                                      "run --seqlen 64 --rows 3",
+                                      "run --seqlen 64 --rows 3 --check --backward",
                                       "run --threads 0",
                                       "run --splits 257",
                                       "run --s 3"};
@@ -289,6 +291,11 @@ static void test_mask_counts(void **state) {
   make_random("pk.npy", TSR_F32, 4, 2, 16, 2, 16);
   assert_true(visible_pairs("--q pq.npy --k pk.npy --v pk.npy --block-table t.npy --seqlens-k 25 --causal") ==
               20 * 5 + 210);
+  assert_true(visible_pairs("--q pq.npy --k pk.npy --v pk.npy --kv-indptr 0,2 --kv-indices 1,0 --last-page-len 9 "
+                            "--causal") == 20 * 5 + 210);
+  make_random("pq2.npy", TSR_F32, 4, 2, 20, 2, 16);
+  assert_true(visible_pairs("--q pq2.npy --k pk.npy --v pk.npy --kv-indptr 0,1,2 --kv-indices 1,0 --last-page-len 9,3 "
+                            "--sequence 1") == 20 * 3);
 }
 
 /* ---- bench and demo -------------------------------------------------------------------------- */
