@@ -24,11 +24,13 @@ typedef struct conf_truth {
 tsr_status conf_truth_make(tsr_context *context, conf_problem *p, int keep_forward, conf_truth *truth, tsr_error *err);
 void conf_truth_free(conf_truth *truth);
 
-/* The exact results alone, with o and lse of backward as they are in the problem. */
-tsr_status conf_results_make(tsr_context *context, conf_problem *p, conf_results *results);
+/* The exact results alone, with o and lse of backward as they are in the problem. dbias: where that gradient goes, for
+ * whoever changed its layout in the description; NULL: to results. */
+tsr_status conf_results_make(tsr_context *context, conf_problem *p, double *dbias, conf_results *results);
 void conf_results_free(conf_results *results);
-/* condition.c: how much of what the tolerance rule allows for a case rounding takes up; 0 for 16-bit inputs. */
-double conf_case_rounding(const conf_case *c);
+/* condition.c: how much of what the tolerance rule allows for a case rounding takes up, or some value above `enough`
+ * if it is more than that; 0 for 16-bit inputs. */
+double conf_case_rounding(const conf_case *c, double enough);
 
 /* The forward problem of a backward one: same inputs, o and lse as outputs. */
 void conf_forward_of(const conf_problem *p, tsr_attention_desc *desc, tsr_run_args *args);
