@@ -18,36 +18,10 @@ enum { SHAKES = 3 };
 /* A bias beyond this leaves nothing of what is added to it: the logits are equal, not rounded. */
 static const double absorbing = 0x1p64;
 
-/* One (b, h): largest values and sums of squares. */
-typedef struct extent {
-  double noise, noise_sq, plain, plain_sq, ref, ref_sq;
-  int64_t n;
-} extent;
-
-static const extent nothing;
-
-static void widen(extent *e, double exact, double plain, double shaken) {
-  if (!isfinite(exact) || !isfinite(plain) || !isfinite(shaken)) {
-    return;
-  }
-  e->noise = fmax(e->noise, fabs(shaken - exact));
-  e->noise_sq += (shaken - exact) * (shaken - exact);
-  e->plain = fmax(e->plain, fabs(plain - exact));
-  e->plain_sq += (plain - exact) * (plain - exact);
-  e->ref = fmax(e->ref, fabs(exact));
-  e->ref_sq += exact * exact;
-  e->n++;
-}
-
-static double over(double noise, double allowed) {
-  return noise == 0.0 ? 0.0 : allowed > 0.0 ? noise / allowed : HUGE_VAL;
-}
-
-/* Noise over what the rule allows. */
-static double share(const extent *e, double factor) {
-  const double n = (double)(e->n > 0 ? e->n : 1), u = 0x1p-21;
-  return fmax(over(e->noise, factor * e->plain + u * e->ref),
-              over(sqrt(e->noise_sq / n), factor * sqrt(e->plain_sq / n) + u * sqrt(e->ref_sq / n) / 2));
+/* The rule applied to exact results of a shaken problem. */
+static double share(const conf_rule *rule) {
+  const conf_rule_result r = conf_rule_end(rule);
+  return fmax(r.max_share, r.rms_share);
 }
 
 static double rows_share(const conf_problem *p, int id, double factor, const double *exact, const double *plain,
@@ -56,16 +30,16 @@ static double rows_share(const conf_problem *p, int id, double factor, const dou
   double worst = 0.0;
   for (int64_t b = 0; exact != NULL && b < p->c.batch; b++) {
     for (int64_t h = 0; h < n[2]; h++) {
-      extent e = nothing;
+      conf_rule rule = conf_rule_begin(TSR_F32, factor, 0);
       for (int64_t i = 0; i < (by_key ? p->len_k[b] : p->len_q[b]); i++) {
         int64_t i0, i1;
         by_key ? conf_locate_k(p, b, i, &i0, &i1) : conf_locate_q(p, b, i, &i0, &i1);
         for (int64_t c = 0; c < n[3]; c++) {
           const int64_t at = ((i0 * n[1] + i1) * n[2] + h) * n[3] + c;
-          widen(&e, exact[at], plain[at], shaken[at]);
+          conf_rule_add(&rule, 0, shaken[at], exact[at], plain[at]);
         }
       }
-      worst = fmax(worst, share(&e, factor));
+      worst = fmax(worst, share(&rule));
     }
   }
   return worst;
@@ -76,29 +50,29 @@ static double dbias_share(const conf_problem *p, const double *exact, const doub
   const int64_t *n = t->layout.shape, pairs = n[2] * n[3];
   double worst = 0.0;
   for (int64_t bh = 0; exact != NULL && bh < n[0] * n[1]; bh++) {
-    extent e = nothing;
+    conf_rule rule = conf_rule_begin(TSR_F32, 3.0, 0);
     for (int64_t ij = 0; ij < pairs; ij++) {
       const int64_t at = conf_index(t, bh / n[1], bh % n[1], ij / n[3], ij % n[3]);
       if (t->owned[t->data - t->raw + at * (tsr_dtype_bits(t->layout.dtype) / 8)]) {
-        widen(&e, exact[bh * pairs + ij], plain[bh * pairs + ij], shaken[bh * pairs + ij]);
+        conf_rule_add(&rule, 0, shaken[bh * pairs + ij], exact[bh * pairs + ij], plain[bh * pairs + ij]);
       }
     }
-    worst = fmax(worst, share(&e, 3.0));
+    worst = fmax(worst, share(&rule));
   }
   return worst;
 }
 
 static double results_share(const conf_problem *p, const conf_truth *truth, const conf_results *z) {
   const conf_results *x = &truth->exact, *y = &truth->plain;
-  extent sink = nothing;
+  conf_rule sink = conf_rule_begin(TSR_F32, 3.0, 0);
   double worst;
   if (p->c.op == TSR_FORWARD) {
     return rows_share(p, CONF_T_o, 2.0, x->o, y->o, z->o, 0);
   }
   for (int64_t h = 0; x->dsink != NULL && h < p->c.q_heads; h++) {
-    widen(&sink, x->dsink[h], y->dsink[h], z->dsink[h]);
+    conf_rule_add(&sink, 0, z->dsink[h], x->dsink[h], y->dsink[h]);
   }
-  worst = fmax(share(&sink, 3.0), dbias_share(p, x->dbias, y->dbias, z->dbias));
+  worst = fmax(share(&sink), dbias_share(p, x->dbias, y->dbias, z->dbias));
   worst = fmax(worst, rows_share(p, CONF_T_dq, 3.0, x->dq, y->dq, z->dq, 0));
   worst = fmax(worst, rows_share(p, CONF_T_dk, 3.0, x->dk, y->dk, z->dk, 1));
   return fmax(worst, rows_share(p, CONF_T_dv, 3.0, x->dv, y->dv, z->dv, 1));

@@ -5,6 +5,7 @@
 #define TSR_TESTS_CONFORMANCE_TRUTH_H
 
 #include "case.h"
+#include "rule.h"
 
 /* Results contiguous in the order of the layouts' shapes; NULL: the case has no such output. */
 typedef struct conf_results {
@@ -46,13 +47,8 @@ typedef struct conf_group {
   conf_score *score;
   const conf_tensor *t;
   const char *where; /* "b=1 h=2" */
-  double factor;
-  int is_lse;
-  double error, plain, ref;          /* largest */
-  double error_sq, plain_sq, ref_sq; /* sums */
-  double at_got, at_ref;             /* of the largest error */
-  int64_t at_row, at_col, n;
-  double excess; /* lse: largest of |error| - 2^-21 max(1, |lse|); the element of error and at_* is that one's */
+  conf_rule rule;
+  int64_t elements, at_row, at_col; /* at: of the rule's largest error */
 } conf_group;
 
 /* factor: 2, gradients 3. is_lse: the rule for LSE. where: which (b, h), for the text; must outlive the group. */
