@@ -30,7 +30,7 @@ static double rows_share(const conf_problem *p, int id, double factor, const dou
   double worst = 0.0;
   for (int64_t b = 0; exact != NULL && b < p->c.batch; b++) {
     for (int64_t h = 0; h < n[2]; h++) {
-      conf_rule rule = conf_rule_begin(TSR_F32, factor, 0);
+      conf_rule rule = conf_rule_begin(p->t[id].layout.dtype, factor, 0);
       for (int64_t i = 0; i < (by_key ? p->len_k[b] : p->len_q[b]); i++) {
         int64_t i0, i1;
         by_key ? conf_locate_k(p, b, i, &i0, &i1) : conf_locate_q(p, b, i, &i0, &i1);
@@ -50,7 +50,7 @@ static double dbias_share(const conf_problem *p, const double *exact, const doub
   const int64_t *n = t->layout.shape, pairs = n[2] * n[3];
   double worst = 0.0;
   for (int64_t bh = 0; exact != NULL && bh < n[0] * n[1]; bh++) {
-    conf_rule rule = conf_rule_begin(TSR_F32, 3.0, 0);
+    conf_rule rule = conf_rule_begin(t->layout.dtype, 3.0, 0);
     for (int64_t ij = 0; ij < pairs; ij++) {
       const int64_t at = conf_index(t, bh / n[1], bh % n[1], ij / n[3], ij % n[3]);
       if (t->owned[t->data - t->raw + at * (tsr_dtype_bits(t->layout.dtype) / 8)]) {
@@ -86,6 +86,7 @@ typedef struct shaking {
   conf_rng r;
   unsigned char *q, *o, *dout; /* as they were; o, dout: backward */
   double *reach;               /* [batch][q_heads][seqlen_q]: magnitude at which a row's logits are rounded */
+  float *dlse;                 /* as lse, contiguous; backward */
   float *bias;                 /* [batch_plan][q_heads][seqlen_q][seqlen_k] */
   double *dbias;               /* the same, of a case that has dbias */
 } shaking;
@@ -185,6 +186,27 @@ static void shake_logits(shaking *x) {
   }
 }
 
+/* Each delta = sum(dO O) - dlse half a unit in the last place of what is summed, up or down. */
+static void shake_deltas(shaking *x) {
+  const conf_problem *p = x->p;
+  const int64_t heads = p->c.q_heads, rows = p->t[CONF_T_lse].layout.shape[2];
+  for (int64_t b = 0; b < p->c.batch; b++) {
+    for (int64_t i = 0; i < p->len_q[b]; i++) {
+      int64_t i0, i1;
+      conf_locate_q(p, b, i, &i0, &i1);
+      for (int64_t h = 0; h < heads; h++) {
+        const double own = p->t[CONF_T_dlse].raw != NULL ? conf_get(&p->t[CONF_T_dlse], i0, h, i1, 0) : 0.0;
+        double sum = fabs(own);
+        for (int64_t c = 0; c < p->c.head_dim_v; c++) {
+          sum += fabs(conf_get(&p->t[CONF_T_dout], i0, i1, h, c) * conf_get(&p->t[CONF_T_o], i0, i1, h, c));
+        }
+        x->dlse[(i0 * heads + h) * rows + i1] =
+            (float)(own + (conf_chance(&x->r, 0.5) ? 0x1p-24 : -0x1p-24) * (isfinite(sum) ? sum : 0.0));
+      }
+    }
+  }
+}
+
 /* The gradient of the shaken bias, summed to the shape of the case's own. */
 static void fold_dbias(const shaking *x, double *dbias) {
   const conf_problem *p = x->p;
@@ -212,6 +234,11 @@ static int evaluate_shaken(shaking *x, conf_results *shaken) {
   double *dbias = NULL;
   p->desc.bias = full;
   p->args.bias = tsr_buffer_in(x->bias);
+  if (p->c.op == TSR_BACKWARD) {
+    const int64_t *n = p->t[CONF_T_lse].layout.shape;
+    p->desc.dlse = tsr_layout_dense(TSR_F32, n[0], n[1], n[2], 1);
+    p->args.dlse = tsr_buffer_in(x->dlse);
+  }
   if (desc.dbias.dtype != TSR_DTYPE_NONE) {
     p->desc.dbias = full;
     dbias = x->dbias;
@@ -235,7 +262,10 @@ static int begin_shaking(shaking *x, conf_problem *p, const double *lse) {
   x->dout = copy_of(&p->t[CONF_T_dout]);
   x->bias = malloc(pairs * sizeof(*x->bias));
   x->dbias = malloc(pairs * sizeof(*x->dbias));
-  return x->q != NULL && x->o != NULL && x->dout != NULL && x->bias != NULL && x->dbias != NULL && find_reach(x, lse);
+  x->dlse = calloc((size_t)(p->t[CONF_T_q].layout.shape[0] * p->t[CONF_T_q].layout.shape[1] * p->c.q_heads) + 1,
+                   sizeof(*x->dlse));
+  return x->dlse != NULL && x->q != NULL && x->o != NULL && x->dout != NULL && x->bias != NULL && x->dbias != NULL &&
+         find_reach(x, lse);
 }
 
 static void end_shaking(shaking *x) {
@@ -245,6 +275,7 @@ static void end_shaking(shaking *x) {
   free(x->bias);
   free(x->dbias);
   free(x->reach);
+  free(x->dlse);
 }
 
 /* The largest share over a few shakes, or the first above `enough`. */
@@ -258,6 +289,7 @@ static double shaken_share(conf_problem *p, const conf_truth *truth, double enou
     if (p->c.op == TSR_BACKWARD) {
       shake_rows(&x, CONF_T_o, x.o);
       shake_rows(&x, CONF_T_dout, x.dout);
+      shake_deltas(&x);
     }
     shake_logits(&x);
     if (evaluate_shaken(&x, &shaken)) {
@@ -269,11 +301,17 @@ static double shaken_share(conf_problem *p, const conf_truth *truth, double enou
   return worst;
 }
 
+/* Is rounding in f32 all that the yardstick has? dsink sums p that the plain mode keeps in f32 whatever the operands.
+ */
+static int is_tight(const conf_problem *p) {
+  return p->dtype == TSR_F32 || p->desc.dsink.dtype != TSR_DTYPE_NONE;
+}
+
 double conf_case_rounding(const conf_case *c, double enough) {
   conf_problem *p = conf_problem_build(c);
   conf_truth truth;
   double worst = 0.0;
-  if (p != NULL && p->dtype == TSR_F32 && conf_truth_make(NULL, p, 0, &truth, NULL) == TSR_OK) {
+  if (p != NULL && is_tight(p) && conf_truth_make(NULL, p, 0, &truth, NULL) == TSR_OK) {
     worst = shaken_share(p, &truth, enough);
     conf_truth_free(&truth);
   }

@@ -94,8 +94,8 @@ void conf_say(conf_runner *r, const char *format, ...) __attribute__((format(pri
 /* True if variants of that name are wanted. */
 int conf_wants_variant(const conf_runner *r, const char *variant);
 
-/* Asked before each piece of work, a single case or not, with what it is called and its line: 1 counts it as a case that
- * runs. 0: the filter does not choose it, another process does it, or time is over, which counts it as skipped. */
+/* Asked before each piece of work, a single case or not, with what it is called and its line: 1 counts it as a case
+ * that runs. 0: the filter does not choose it, another process does it, or time is over, which counts it as skipped. */
 int conf_begin(conf_runner *r, const char *name, const char *line);
 /* Does the next piece that the filter lets through belong to this process? */
 int conf_next_is_mine(const conf_runner *r);

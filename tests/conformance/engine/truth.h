@@ -30,7 +30,7 @@ void conf_truth_free(conf_truth *truth);
 tsr_status conf_results_make(tsr_context *context, conf_problem *p, double *dbias, conf_results *results);
 void conf_results_free(conf_results *results);
 /* condition.c: how much of what the tolerance rule allows for a case rounding takes up, or some value above `enough`
- * if it is more than that; 0 for 16-bit inputs. */
+ * if it is more than that; 0 where 16-bit operands leave nothing to fear. */
 double conf_case_rounding(const conf_case *c, double enough);
 
 /* The forward problem of a backward one: same inputs, o and lse as outputs. */

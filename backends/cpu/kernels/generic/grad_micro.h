@@ -22,9 +22,9 @@ enum {
   GRAD_KEYS = 8,   /* keys are handled in groups of this many */
 };
 
-/* out[RK keys][vectors] = rows of a (sliced; slice_stride floats between slices) times bt (transposed), over d channels:
- * in runs of SUM_RUN and the runs' sums in order, as the forward pass sums its scores. One long sum would be the largest
- * error of f32 gradients. */
+/* out[RK keys][vectors] = rows of a (sliced; slice_stride floats between slices) times bt (transposed), over d
+ * channels: in runs of SUM_RUN and the runs' sums in order, as the forward pass sums its scores. One long sum would be
+ * the largest error of f32 gradients. */
 static inline __attribute__((always_inline)) void grad_dot_block(const float *a, int64_t slice_stride, int d,
                                                                  const float *bt, float *out, const int vectors) {
   for (int c0 = 0; c0 < d; c0 += SUM_RUN) {
