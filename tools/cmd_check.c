@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tessera check`: the conformance suite on this machine's devices. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,7 @@ static void write_json(json_writer *w, const tsr_conformance_result *r, int code
   json_open(w, NULL, '{');
   json_put_string(w, "command", "check");
   report_machine_json(w);
+  json_put_string(w, "commit", tsr_conformance_commit());
   json_put_int(w, "seed", (int64_t)r->seed);
   json_put_double(w, "seconds", r->seconds);
   json_put_int(w, "cases", r->cases);
@@ -148,6 +150,51 @@ static int finish(const tool_options *o, const tsr_conformance_result *r, int co
   return code;
 }
 
+/* "I/N"; 0: it is not. */
+static int take_part(const char *text, tsr_conformance_options *suite) {
+  char rest;
+  return text == NULL || (sscanf(text, "%" SCNd32 "/%" SCNd32 "%c", &suite->part, &suite->parts, &rest) == 2 &&
+                          suite->part >= 0 && suite->part < suite->parts);
+}
+
+/* The option's, else the tests' own, else 0: from the clock. */
+static uint64_t choose_seed(const tool_options *options) {
+  const char *text = getenv("TESSERA_TEST_SEED");
+  return options->random_seed.given ? (uint64_t)options->random_seed.value : text ? strtoull(text, NULL, 0) : 0;
+}
+
+static int choose(const tool_options *options, check_state *state, tsr_conformance_options *suite) {
+  memset(suite, 0, sizeof(*suite));
+  suite->suite = options->full ? TSR_CONFORMANCE_FULL : TSR_CONFORMANCE_QUICK;
+  suite->verbose = options->verbose && !options->json;
+  suite->num_threads = (int32_t)options->threads.value;
+  suite->device = options->device;
+  suite->variant = options->variant;
+  suite->cpu_isa = options->isa;
+  suite->module = options->module;
+  suite->filter = options->filter;
+  suite->case_line = options->case_line;
+  suite->pairwise = options->case_line ? NULL : find_pairwise();
+  suite->seed = choose_seed(options);
+  suite->random_cases =
+      options->random_cases.given ? (options->random_cases.value > 0 ? options->random_cases.value : -1) : 0;
+  suite->total_seconds = options->seconds.value;
+  suite->copies = options->copies;
+  suite->should_stop = on_stop;
+  suite->progress = on_progress;
+  suite->line = on_line;
+  suite->user = state;
+  return take_part(options->part, suite);
+}
+
+static int exit_code(const tsr_conformance_result *r, int outcome) {
+  if (r->failed > 0)
+    return TOOL_CHECK_FAILED;
+  if (r->ended == TSR_CONFORMANCE_ENDED_STOPPED)
+    return TOOL_INTERRUPTED;
+  return outcome == 0 ? TOOL_OK : TOOL_CHECK_FAILED;
+}
+
 static int check(tool_options *options) {
   check_state state = {options, {0}, "checking"};
   tsr_conformance_options suite;
@@ -157,31 +204,16 @@ static int check(tool_options *options) {
     fprintf(stderr, "tessera check: '%s' is no option\n", options->arguments[0]);
     return TOOL_USAGE;
   }
+  if (!choose(options, &state, &suite)) {
+    fprintf(stderr, "tessera check: --part: '%s' is not I/N with 0 <= I < N\n", options->part);
+    return TOOL_USAGE;
+  }
   tsr_conformance_result *result = calloc(1, sizeof(*result));
   if (!result) {
     tool_error(&err, TSR_OUT_OF_MEMORY, "", "no memory for the results");
     return tool_fail(options, &err);
   }
-  memset(&suite, 0, sizeof(suite));
-  suite.suite = options->full ? TSR_CONFORMANCE_FULL : TSR_CONFORMANCE_QUICK;
-  suite.verbose = options->verbose && !options->json;
-  suite.num_threads = (int32_t)options->threads.value;
-  suite.device = options->device;
-  suite.variant = options->variant;
-  suite.cpu_isa = options->isa;
-  suite.module = options->module;
   suite.cache_dir = engine_cache_dir(options, path);
-  suite.filter = options->filter;
-  suite.case_line = options->case_line;
-  suite.pairwise = options->case_line ? NULL : find_pairwise();
-  suite.seed = (uint64_t)options->random_seed.value;
-  suite.random_cases =
-      options->random_cases.given ? (options->random_cases.value > 0 ? options->random_cases.value : -1) : 0;
-  suite.total_seconds = options->seconds.value;
-  suite.should_stop = on_stop;
-  suite.progress = on_progress;
-  suite.line = on_line;
-  suite.user = &state;
   progress_begin(&state.progress, &options->term, options->quiet ? NULL : state.label);
   const int outcome = tsr_conformance_run(&suite, result);
   progress_end(&state.progress);
@@ -190,11 +222,7 @@ static int check(tool_options *options) {
     tool_error(&err, TSR_INVALID, "", "%s", result->failures[0].what);
     code = tool_fail(options, &err);
   } else {
-    code = finish(options, result,
-                  result->failed > 0                               ? TOOL_CHECK_FAILED
-                  : result->ended == TSR_CONFORMANCE_ENDED_STOPPED ? TOOL_INTERRUPTED
-                  : outcome == 0                                   ? TOOL_OK
-                                                                   : TOOL_CHECK_FAILED);
+    code = finish(options, result, exit_code(result, outcome));
   }
   free(result);
   return code;

@@ -141,8 +141,11 @@ static const option_row rows[] = {
     TEXT("filter", 0, SUITE, filter, "TEXT", "only cases whose line contains this"),
     TEXT("case", 0, SUITE, case_line, "LINE", "only this case, as a failure prints it"),
     INT("random-cases", SUITE, random_cases, 0, INT64_MAX, "number of random problems"),
-    INT("suite-seed", SUITE, random_seed, 1, INT64_MAX, "seed of the cases (default: from the clock)"),
+    INT("suite-seed", SUITE, random_seed, 1, INT64_MAX,
+        "seed of the cases (default: TESSERA_TEST_SEED, else from the clock)"),
     FLOAT("seconds", SUITE, seconds, "begin no more cases after this time"),
+    TEXT("part", 0, SUITE, part, "I/N", "only part I (from 0) of N; give all parts the same seed"),
+    FLAG("copies", SUITE, copies, "CPU runs go through copies, as on devices with memory of their own"),
     FLAG("verbose", SUITE, verbose, "a line for every case"),
 
     TEXT("data", 0, DEMO, data, "DIR", "where the recorded tensors are"),

@@ -42,7 +42,6 @@ typedef struct tsr_conformance_options {
   const char *module;     /* a back end to load, tsr_backend_load; NULL: none */
   const char *cache_dir;  /* where compiled kernels are kept; NULL: nowhere */
   const char *pairwise;   /* tests/data/pairwise.bin, whose cases run too; NULL: none */
-  const char *report;     /* file to write a JSON report to; NULL: none */
   uint64_t seed;          /* 0: from the clock */
   int64_t random_cases;   /* 0: the suite's number; -1: none */
   double case_seconds;    /* time limit of a run, 0: 120 */
@@ -101,8 +100,8 @@ typedef struct tsr_conformance_result {
  * could not start or finish (text in failures[0].what), or the filter chooses nothing. Thread-safety: one at a time. */
 int tsr_conformance_run(const tsr_conformance_options *options, tsr_conformance_result *result);
 
-/* Writes a result as JSON (what options.report does). 0, or -1. */
-int tsr_conformance_report(const tsr_conformance_result *result, const char *path);
+/* The commit that the suite was built from, or the version where there is no repository. */
+const char *tsr_conformance_commit(void);
 
 /* The support table of README.md, in Markdown, from the answers of this build's devices. Returns its length (as
  * snprintf), or -1 with the reason in text. */

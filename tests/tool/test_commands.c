@@ -162,7 +162,10 @@ static void test_check(void **state) {
   free_result(&r);
   expect_exit(3, "check --case 'causal nonsense'");
   expect_exit(1, "check --case 'causal f32' --variant nonsense"); /* nothing ran, so nothing passed */
-  expect_exit(3, "check --filter zzzz --seconds 0.1");            /* of the whole suite, support table included */
+  expect_exit(2, "check --case 'causal f32' --part 3/3");
+  expect_exit(0, "check --case 'causal f32' --part 0/3 --copies");
+  expect_exit(1, "check --case 'causal f32' --part 1/3"); /* another part's */
+  expect_exit(3, "check --filter zzzz --seconds 0.1");    /* of the whole suite, support table included */
   r = expect_code(0, "check --filter 'support f32' --device cpu --json");
   doc = parse_output(&r);
   assert_int_equal(int_at(&doc, "cases"), 2); /* forward, backward */

@@ -10,7 +10,6 @@
  *   cache_ops.c   append and merge
  *   numpy.c       the cases of tests/data/pairwise.bin
  *   feature_list.c  the rows of the support table; support.c asks and checks them
- *   report.c      JSON
  *   conformance.c the suites */
 #ifndef TSR_TESTS_CONFORMANCE_RUNNER_H
 #define TSR_TESTS_CONFORMANCE_RUNNER_H
