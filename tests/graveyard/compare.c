@@ -36,15 +36,15 @@ int gy_output_index(ptrdiff_t layout_offset) {
   gy_fail("not an output");
 }
 
-const tsr_layout *gy_out_layout(const gy_problem *p, int n) {
+static const tsr_layout *out_layout(const gy_problem *p, int n) {
   return (const tsr_layout *)(const void *)((const char *)&p->desc + outputs[p->out[n].which].layout);
 }
 
-const tsr_buffer *gy_out_buffer(const gy_problem *p, int n) {
+static const tsr_buffer *out_buffer(const gy_problem *p, int n) {
   return (const tsr_buffer *)(const void *)((const char *)&p->args + outputs[p->out[n].which].buffer);
 }
 
-const char *gy_out_name(const gy_problem *p, int n) {
+static const char *out_name(const gy_problem *p, int n) {
   return outputs[p->out[n].which].name;
 }
 
@@ -60,13 +60,13 @@ void gy_untouched(const gy_problem *p, const gy_run *run) {
     const unsigned char *raw = p->out[n].raw;
     const int64_t bytes = p->out[n].raw_bytes;
     if (bytes > 0 && (raw[0] != 0xff || memcmp(raw, raw + 1, (size_t)bytes - 1) != 0)) {
-      const unsigned char *data = (unsigned char *)gy_out_buffer(p, n)->ptr;
+      const unsigned char *data = (unsigned char *)out_buffer(p, n)->ptr;
       int64_t at = 0;
       while (raw[at] == 0xff) {
         at++;
       }
       gy_fail("%s: byte %lld from element 0 was written, its %lld bytes of elements have gaps or end before",
-              gy_out_name(p, n), (long long)(raw + at - data), (long long)gy_span_bytes(gy_out_layout(p, n)));
+              out_name(p, n), (long long)(raw + at - data), (long long)gy_span_bytes(out_layout(p, n)));
     }
   }
 }
@@ -151,7 +151,7 @@ static void evaluate_mode(gy_problem *p, int mode) {
   out.mode = mode;
   for (int n = 0; n < p->num_out; n++) {
     gy_output *o = &p->out[n];
-    const int64_t count = elements(gy_out_layout(p, n));
+    const int64_t count = elements(out_layout(p, n));
     char *field = (char *)&out + outputs[o->which].oracle;
     if (outputs[o->which].kind == KIND_KEPT) {
       if (o->kept == NULL) {
@@ -248,7 +248,7 @@ typedef struct comparison {
 } comparison;
 
 static void wrong(const comparison *c, const place *x, double got, double ref, const char *why) {
-  gy_fail("%s[%lld,%lld,%lld,%lld] is %.9g, oracle %.9g: %s", gy_out_name(c->p, c->n), (long long)x->i[0],
+  gy_fail("%s[%lld,%lld,%lld,%lld] is %.9g, oracle %.9g: %s", out_name(c->p, c->n), (long long)x->i[0],
           (long long)x->i[1], (long long)x->i[2], (long long)x->i[3], got, ref, why);
 }
 
@@ -256,7 +256,7 @@ static void wrong(const comparison *c, const place *x, double got, double ref, c
 static void compare_written(const comparison *c, const place *x, double got, double ref) {
   static const unsigned char poison[8] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
   const int64_t size = element_bytes(c->l->dtype);
-  const unsigned char *data = (unsigned char *)gy_out_buffer(c->p, c->n)->ptr + x->at * size;
+  const unsigned char *data = (unsigned char *)out_buffer(c->p, c->n)->ptr + x->at * size;
   if (memcmp(data, poison, (size_t)size) == 0) {
     wrong(c, x, got, ref, "not written");
   }
@@ -296,13 +296,12 @@ static void judge(const comparison *c, const conf_rule *rule) {
   }
   gy_fail("%s: largest error %.4g at [%lld,%lld,%lld,%lld], allowed %.4g; rms %.4g, allowed %.4g (0: any); there %.9g, "
           "oracle %.9g, plain %.9g",
-          gy_out_name(c->p, c->n), r.max_error, (long long)x.i[0], (long long)x.i[1], (long long)x.i[2],
-          (long long)x.i[3], r.max_allowed, r.rms_error, r.rms_allowed, rule->got, rule->want,
-          c->p->out[c->n].plain[x.n]);
+          out_name(c->p, c->n), r.max_error, (long long)x.i[0], (long long)x.i[1], (long long)x.i[2], (long long)x.i[3],
+          r.max_allowed, r.rms_error, r.rms_allowed, rule->got, rule->want, c->p->out[c->n].plain[x.n]);
 }
 
 static void compare_values(const comparison *c, int64_t groups) {
-  const unsigned char *data = gy_out_buffer(c->p, c->n)->ptr;
+  const unsigned char *data = out_buffer(c->p, c->n)->ptr;
   const gy_output *out = &c->p->out[c->n];
   place x;
   for (int more = place_first(c->l, &x); more; more = place_next(c->l, &x)) {
@@ -321,7 +320,7 @@ static void compare_values(const comparison *c, int64_t groups) {
 
 /* Poisons what the run had to write. */
 static void erase(const comparison *c) {
-  unsigned char *data = gy_out_buffer(c->p, c->n)->ptr;
+  unsigned char *data = out_buffer(c->p, c->n)->ptr;
   const gy_output *out = &c->p->out[c->n];
   const int64_t size = element_bytes(c->l->dtype);
   place x;
@@ -335,7 +334,7 @@ static void erase(const comparison *c) {
 void gy_compare(gy_problem *p, const gy_run *run) {
   oracle(p);
   for (int n = 0; n < p->num_out; n++) {
-    const tsr_layout *l = gy_out_layout(p, n);
+    const tsr_layout *l = out_layout(p, n);
     const kind k = outputs[p->out[n].which].kind;
     comparison c = {p, n, k, l, NULL, NULL};
     int64_t batch = p->desc.cu_seqlens_q.dtype != TSR_DTYPE_NONE ? p->desc.cu_seqlens_q.shape[0] : p->desc.q.shape[0];

@@ -254,7 +254,8 @@ void gy_unplan(gy_run *run) {
   memset(run, 0, sizeof(*run));
 }
 
-tsr_status gy_try(gy_problem *p, gy_run *run, tsr_error *err) {
+/* Poisons outputs and workspace and runs. */
+static tsr_status try_run(gy_problem *p, gy_run *run, tsr_error *err) {
   const int64_t bytes = run->info.workspace_bytes;
   tsr_run_args args = p->args;
   tsr_status st;
@@ -273,7 +274,7 @@ tsr_status gy_try(gy_problem *p, gy_run *run, tsr_error *err) {
 
 void gy_go(gy_problem *p, gy_run *run) {
   tsr_error err;
-  const tsr_status st = gy_try(p, run, &err);
+  const tsr_status st = try_run(p, run, &err);
   if (st != TSR_OK) {
     gy_fail("run: %s, %s %s", tsr_status_name(st), err.field, err.text);
   }
@@ -357,7 +358,7 @@ static void refused(gy_problem *p, tsr_status status, const char *field, int hos
       if (!gy_plan(p, &t[n], variant, &run)) {
         gy_fail("planned once, refused then");
       }
-      st = gy_try(p, &run, &err);
+      st = try_run(p, &run, &err);
       gy_unplan(&run);
     }
     if (st != status || strncmp(err.field, field, strlen(field)) != 0 || err.text[0] == '\0') {
@@ -397,7 +398,7 @@ static void refused_by_host_copies(gy_problem *p, const char *field) {
     if (t[n].host_memory || !gy_plan(p, &t[n], variant, &run)) {
       continue;
     }
-    const tsr_status st = gy_try(p, &run, &err);
+    const tsr_status st = try_run(p, &run, &err);
     if (st != TSR_INVALID || strncmp(err.field, field, strlen(field)) != 0) {
       gy_fail("answer is %s, %s, although a host copy shows %s", tsr_status_name(st), st == TSR_OK ? "" : err.field,
               field);

@@ -85,15 +85,6 @@ static tool_result run_line(const char *line) {
   return result;
 }
 
-tool_result run_tool(const char *format, ...) {
-  char line[4000];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(line, sizeof(line), format, args);
-  va_end(args);
-  return run_line(line);
-}
-
 static tool_result run_expecting(int code, const char *format, va_list args) {
   char line[4000];
   vsnprintf(line, sizeof(line), format, args);

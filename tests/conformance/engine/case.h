@@ -116,8 +116,6 @@ int64_t conf_span_bytes(const tsr_layout *l);
 void conf_problem_poison(conf_problem *p);
 /* NULL, or which byte was touched that must not be: guards and unused elements of outputs, anything of inputs. */
 const char *conf_problem_intact(const conf_problem *p, char *text, size_t bytes);
-/* The same for one output. */
-const char *conf_tensor_intact(const conf_tensor *t, char *text, size_t bytes);
 
 /* Elements of tensors. */
 int64_t conf_index(const conf_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3);

@@ -69,6 +69,26 @@ void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   *c = best;
 }
 
+/* Halves lengths, batch and heads until the case is no more work than that. */
+static void limit_work(conf_case *c, double max_work) {
+  const int least = conf_has(&c->items, CONF_zero_q) || conf_has(&c->items, CONF_zero_kv) ? 2 : 1;
+  while (conf_case_work(c) > max_work) {
+    if (c->batch > least) {
+      c->batch--;
+    } else if (c->seqlen_q > 8 && !conf_has(&c->items, CONF_long_q)) {
+      c->seqlen_q -= c->seqlen_q / 4;
+    } else if (c->seqlen_k > 8) {
+      c->seqlen_k -= c->seqlen_k / 4;
+      c->seqlen_q -= c->seqlen_q / 4;
+      if (conf_has(&c->items, CONF_long_q) && c->seqlen_q <= c->seqlen_k) {
+        c->seqlen_q = c->seqlen_k + 1;
+      }
+    } else {
+      return;
+    }
+  }
+}
+
 /* Sizes and seed. */
 static void draw_all(conf_case *c, uint64_t seed) {
   conf_rng r = conf_rng_for(seed, c->name);
@@ -77,7 +97,7 @@ static void draw_all(conf_case *c, uint64_t seed) {
   for (int n = 0; n < TRIES && least > rounding_wanted; n++) {
     c->seed = conf_next(&r) >> 16;
     conf_case_draw_sizes(c, &r);
-    conf_case_limit(c, c->max_work);
+    limit_work(c, c->max_work);
     const double rounding = conf_case_rounding(c, rounding_wanted);
     if (n == 0 || rounding < least) {
       least = rounding;
@@ -107,25 +127,6 @@ static void emit(int op, const conf_set *items, double max_work, const char *nam
   conf_set_complete(&c.items);
   snprintf(c.name, sizeof(c.name), "%s", name);
   each(user, &c);
-}
-
-void conf_case_limit(conf_case *c, double max_work) {
-  const int least = conf_has(&c->items, CONF_zero_q) || conf_has(&c->items, CONF_zero_kv) ? 2 : 1;
-  while (conf_case_work(c) > max_work) {
-    if (c->batch > least) {
-      c->batch--;
-    } else if (c->seqlen_q > 8 && !conf_has(&c->items, CONF_long_q)) {
-      c->seqlen_q -= c->seqlen_q / 4;
-    } else if (c->seqlen_k > 8) {
-      c->seqlen_k -= c->seqlen_k / 4;
-      c->seqlen_q -= c->seqlen_q / 4;
-      if (conf_has(&c->items, CONF_long_q) && c->seqlen_q <= c->seqlen_k) {
-        c->seqlen_q = c->seqlen_k + 1;
-      }
-    } else {
-      return;
-    }
-  }
 }
 
 /* ---- Alone ----------------------------------------------------------------------------------------- */

@@ -41,7 +41,8 @@ static int64_t output_bytes(const conf_problem *p) {
   return bytes;
 }
 
-unsigned char *conf_outputs_copy(const conf_problem *p) {
+/* All outputs, one after another; NULL: no memory. */
+static unsigned char *outputs_copy(const conf_problem *p) {
   unsigned char *copy = malloc((size_t)output_bytes(p) + 1), *at = copy;
   for (int id = 0; copy != NULL && id < CONF_T_COUNT; id++) {
     if (p->t[id].output) {
@@ -52,7 +53,8 @@ unsigned char *conf_outputs_copy(const conf_problem *p) {
   return copy;
 }
 
-const char *conf_outputs_differ(const conf_problem *p, const unsigned char *copy) {
+/* NULL if the outputs are bit for bit the copy, else the first tensor that is not. */
+static const char *outputs_differ(const conf_problem *p, const unsigned char *copy) {
   for (int id = 0; id < CONF_T_COUNT; id++) {
     if (p->t[id].output) {
       if (memcmp(p->t[id].raw, copy, (size_t)p->t[id].raw_bytes) != 0) {
@@ -109,9 +111,9 @@ static void check_threads(conf_runner *r, conf_target *target, const char *varia
       failed = 1;
     }
     if (!failed && first == NULL) {
-      first = conf_outputs_copy(p);
+      first = outputs_copy(p);
       failed = first == NULL;
-    } else if (!failed && (differs = conf_outputs_differ(p, first)) != NULL) {
+    } else if (!failed && (differs = outputs_differ(p, first)) != NULL) {
       conf_fail(r, target, variant, line, "deterministic, but %s has other bits with %d threads than with 1", differs,
                 threads[n]);
       failed = 1;
@@ -153,7 +155,7 @@ static void *call(void *arg) {
     }
     conf_problem_poison(c->p);
     c->status = conf_run_attention(c->r, c->target, c->plan, c->p, &c->w, &args, &c->err);
-    c->differs = c->status == TSR_OK && c->want != NULL ? conf_outputs_differ(c->p, c->want) : NULL;
+    c->differs = c->status == TSR_OK && c->want != NULL ? outputs_differ(c->p, c->want) : NULL;
   }
   return NULL;
 }
@@ -209,7 +211,7 @@ static void check_callers(conf_runner *r, conf_target *target, const char *varia
   if (ok) {
     r->deadline = conf_now() + conf_case_seconds(r);
     call(&callers[0]); /* alone first */
-    want = conf_outputs_copy(callers[0].p);
+    want = outputs_copy(callers[0].p);
     for (int n = 0; n < CALLERS; n++) {
       callers[n].want = want;
     }

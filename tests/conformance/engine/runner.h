@@ -119,8 +119,6 @@ void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, do
 void conf_case_draw(conf_case *c, uint64_t seed);
 /* Only its seed. */
 void conf_case_draw_seed(conf_case *c, conf_rng *r);
-/* Halves lengths, batch and heads until the case is no more work than that. */
-void conf_case_limit(conf_case *c, double max_work);
 /* part: 1 of so many cases, spread evenly. */
 void conf_grids(uint64_t seed, int part, conf_each *each, void *user);
 
@@ -128,10 +126,6 @@ void conf_properties(conf_runner *r, uint64_t seed);
 void conf_invariance(conf_runner *r, uint64_t seed);
 /* A property's case line with this seed. NULL, with a failure counted, if it does not parse or there is no memory. */
 conf_problem *conf_property_problem(conf_runner *r, conf_target *target, const char *line, uint64_t seed);
-/* A copy of all outputs of a problem, one after another; NULL: no memory. Freed with free(). */
-unsigned char *conf_outputs_copy(const conf_problem *p);
-/* NULL if the outputs are bit for bit the copy, else the first tensor that is not. */
-const char *conf_outputs_differ(const conf_problem *p, const unsigned char *copy);
 void conf_cache_ops(conf_runner *r, uint64_t seed);
 /* Does the device plan a problem of that kind (feature_list.h)? 1, or 0 with the reason. */
 int conf_cache_probe(const conf_target *target, int kind, uint64_t seed, char *reason, size_t bytes);
