@@ -58,9 +58,9 @@ static const double rounding_wanted = 0.4;
 void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   double least = HUGE_VAL;
   conf_case best = *c;
-  for (int n = 0; n < TRIES / 2 && least > rounding_wanted; n++) {
+  for (int n = 0; n < TRIES && least > rounding_wanted; n++) {
     c->seed = conf_next(r) >> 16;
-    const double rounding = conf_case_work(c) > SMALL_WORK * 10.0 ? 0.0 : conf_case_rounding(c, rounding_wanted);
+    const double rounding = conf_case_work(c) > SMALL_WORK * 10.0 ? 0.0 : conf_case_rounding(c, least);
     if (n == 0 || rounding < least) {
       least = rounding;
       best = *c;
@@ -98,7 +98,7 @@ static void draw_all(conf_case *c, uint64_t seed) {
     c->seed = conf_next(&r) >> 16;
     conf_case_draw_sizes(c, &r);
     limit_work(c, c->max_work);
-    const double rounding = conf_case_rounding(c, rounding_wanted);
+    const double rounding = conf_case_rounding(c, least);
     if (n == 0 || rounding < least) {
       least = rounding;
       best = *c;

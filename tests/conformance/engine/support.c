@@ -13,7 +13,7 @@ enum { TABLE_REASON = 200 };
 
 static int probe_case(int op, const char *words, int length, conf_case *c) {
   char line[300], why[128];
-  snprintf(line, sizeof(line), "%s b=2 hq=4 hkv=2 sq=20 sk=40 d=8 dv=8 page=4 seed=3 %.*s",
+  snprintf(line, sizeof(line), "%s b=2 hq=4 hkv=2 sq=20 sk=40 d=32 dv=32 page=4 seed=3 %.*s",
            op == TSR_BACKWARD ? "bwd" : "fwd", length, words);
   return conf_case_parse(line, c, why, sizeof(why)) == 0;
 }
