@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices, levels, variants; plans and runs on them. */
 #include "frame.h"
+#include "tests/conformance/engine/devices.h"
 #include "tests/conformance/engine/mirror.h"
 
 #include <sys/mman.h>
@@ -49,13 +50,10 @@ static void add_target(const char *device, const char *level) {
   num_targets++;
 }
 
-/* The CPU once a level. */
-static void add_cpu(const char *device) {
-  char levels[128], *rest = levels;
-  snprintf(levels, sizeof(levels), "%s", tsr_cpu_levels());
-  for (char *level = strtok_r(levels, " ", &rest); level != NULL; level = strtok_r(NULL, " ", &rest)) {
-    add_target(device, level);
-  }
+static int add_place(void *user, const char *device, const char *level) {
+  (void)user;
+  add_target(device, level);
+  return 0;
 }
 
 static void close_targets(void) {
@@ -80,11 +78,7 @@ const gy_target *gy_targets(int *count) {
       if (tsr_backend_get(context, n, &info, &err) != TSR_OK) {
         gy_fail("back end %d: %s", (int)n, err.text);
       }
-      for (int32_t d = 0; info.why_not == NULL && d < info.device_count; d++) {
-        char name[48];
-        snprintf(name, sizeof(name), "%.32s:%d", info.name, (int)d);
-        strcmp(info.name, "cpu") == 0 ? add_cpu(name) : add_target(name, NULL);
-      }
+      conf_devices_of(&info, add_place, NULL);
     }
     tsr_context_destroy(context);
     atexit(close_targets);

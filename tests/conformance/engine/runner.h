@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running cases on targets.
- *   target.c      which devices, levels and variants there are
+ *   devices.c     every device of a back end at each level
+ *   target.c      which of them are opened
  *   place.c       where a run's memory is: the host's own, or a mirror of it on the device (mirror.c)
  *   run_case.c    one case on all of them
  *   cover.c       cases for every item and every pair of items
@@ -42,6 +43,7 @@ typedef struct conf_runner {
   tsr_conformance_result *result;
   conf_rules rules;
   tsr_context *contexts[CONF_MAX_CONTEXTS];
+  char context_levels[CONF_MAX_CONTEXTS][16];
   int num_contexts;
   conf_target targets[CONF_MAX_TARGETS];
   int num_targets;
