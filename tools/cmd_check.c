@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tessera check`: the conformance suite on this machine's devices. */
-#include <signal.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,11 @@ typedef struct check_state {
   tool_progress progress;
   char label[64];
 } check_state;
+
+static int32_t on_stop(void *user) {
+  (void)user;
+  return term_interrupted();
+}
 
 static void on_progress(void *user, const tsr_conformance_progress *p) {
   check_state *s = user;
@@ -45,6 +50,9 @@ static const char *find_pairwise(void) {
   return NULL;
 }
 
+/* By TSR_CONFORMANCE_ENDED_*. */
+static const char *const ended_words[] = {"complete", "out of time", "interrupted"};
+
 static void print_result(const tool_options *o, const tsr_conformance_result *r, int code) {
   const tool_term *t = &o->term;
   term_number runs, time;
@@ -66,11 +74,13 @@ static void print_result(const tool_options *o, const tsr_conformance_result *r,
            r->failures[i].where, r->failures[i].what, r->failures[i].line);
   printf("\n%s%s%s: %s runs, %lld passed, %lld failed, %lld cases skipped, seed %llu, %s\n",
          term_style(t, code == TOOL_OK ? STYLE_GREEN : STYLE_RED),
-         code == TOOL_OK ? "passed"
-         : r->runs == 0  ? "nothing ran"
-                         : "FAILED",
+         r->failed > 0    ? "FAILED"
+         : r->passed == 0 ? "nothing ran"
+                          : "passed",
          term_style(t, STYLE_RESET), format_count(runs, (double)r->runs), (long long)r->passed, (long long)r->failed,
          (long long)r->skipped, (unsigned long long)r->seed, format_seconds(time, r->seconds));
+  if (r->ended != TSR_CONFORMANCE_ENDED_COMPLETE)
+    printf("%s before its end: what is skipped was not looked at\n", ended_words[r->ended]);
   if (o->output)
     printf("report %s\n", o->output);
 }
@@ -79,6 +89,7 @@ static void write_json(json_writer *w, const tsr_conformance_result *r, int code
   json_open(w, NULL, '{');
   json_put_string(w, "command", "check");
   report_machine_json(w);
+  json_put_string(w, "commit", tsr_conformance_commit());
   json_put_int(w, "seed", (int64_t)r->seed);
   json_put_double(w, "seconds", r->seconds);
   json_put_int(w, "cases", r->cases);
@@ -113,6 +124,7 @@ static void write_json(json_writer *w, const tsr_conformance_result *r, int code
     json_close(w, '}');
   }
   json_close(w, ']');
+  json_put_string(w, "ended", ended_words[r->ended]);
   json_put_int(w, "exit_code", code);
   json_close(w, '}');
 }
@@ -138,6 +150,51 @@ static int finish(const tool_options *o, const tsr_conformance_result *r, int co
   return code;
 }
 
+/* "I/N"; 0: it is not. */
+static int take_part(const char *text, tsr_conformance_options *suite) {
+  char rest;
+  return text == NULL || (sscanf(text, "%" SCNd32 "/%" SCNd32 "%c", &suite->part, &suite->parts, &rest) == 2 &&
+                          suite->part >= 0 && suite->part < suite->parts);
+}
+
+/* The option's, else the tests' own, else 0: from the clock. */
+static uint64_t choose_seed(const tool_options *options) {
+  const char *text = getenv("TESSERA_TEST_SEED");
+  return options->random_seed.given ? (uint64_t)options->random_seed.value : text ? strtoull(text, NULL, 0) : 0;
+}
+
+static int choose(const tool_options *options, check_state *state, tsr_conformance_options *suite) {
+  memset(suite, 0, sizeof(*suite));
+  suite->suite = options->full ? TSR_CONFORMANCE_FULL : TSR_CONFORMANCE_QUICK;
+  suite->verbose = options->verbose && !options->json;
+  suite->num_threads = (int32_t)options->threads.value;
+  suite->device = options->device;
+  suite->variant = options->variant;
+  suite->cpu_isa = options->isa;
+  suite->module = options->module;
+  suite->filter = options->filter;
+  suite->case_line = options->case_line;
+  suite->pairwise = options->case_line ? NULL : find_pairwise();
+  suite->seed = choose_seed(options);
+  suite->random_cases =
+      options->random_cases.given ? (options->random_cases.value > 0 ? options->random_cases.value : -1) : 0;
+  suite->total_seconds = options->seconds.value;
+  suite->copies = options->copies;
+  suite->should_stop = on_stop;
+  suite->progress = on_progress;
+  suite->line = on_line;
+  suite->user = state;
+  return take_part(options->part, suite);
+}
+
+static int exit_code(const tsr_conformance_result *r, int outcome) {
+  if (r->failed > 0)
+    return TOOL_CHECK_FAILED;
+  if (r->ended == TSR_CONFORMANCE_ENDED_STOPPED)
+    return TOOL_INTERRUPTED;
+  return outcome == 0 ? TOOL_OK : TOOL_CHECK_FAILED;
+}
+
 static int check(tool_options *options) {
   check_state state = {options, {0}, "checking"};
   tsr_conformance_options suite;
@@ -147,33 +204,16 @@ static int check(tool_options *options) {
     fprintf(stderr, "tessera check: '%s' is no option\n", options->arguments[0]);
     return TOOL_USAGE;
   }
+  if (!choose(options, &state, &suite)) {
+    fprintf(stderr, "tessera check: --part: '%s' is not I/N with 0 <= I < N\n", options->part);
+    return TOOL_USAGE;
+  }
   tsr_conformance_result *result = calloc(1, sizeof(*result));
   if (!result) {
     tool_error(&err, TSR_OUT_OF_MEMORY, "", "no memory for the results");
     return tool_fail(options, &err);
   }
-  signal(SIGINT, SIG_DFL); /* the suite cannot be asked to stop, and leaves nothing behind */
-  signal(SIGTERM, SIG_DFL);
-  memset(&suite, 0, sizeof(suite));
-  suite.suite = options->full ? TSR_CONFORMANCE_FULL : TSR_CONFORMANCE_QUICK;
-  suite.verbose = options->verbose && !options->json;
-  suite.num_threads = (int32_t)options->threads.value;
-  suite.device = options->device;
-  suite.variant = options->variant;
-  suite.cpu_isa = options->isa;
-  suite.module = options->module;
   suite.cache_dir = engine_cache_dir(options, path);
-  suite.filter = options->filter;
-  suite.properties_off = options->filter != NULL; /* they are no cases, so no text of a case can choose them */
-  suite.case_line = options->case_line;
-  suite.pairwise = options->case_line || options->filter ? NULL : find_pairwise();
-  suite.seed = (uint64_t)options->random_seed.value;
-  suite.random_cases =
-      options->random_cases.given ? (options->random_cases.value > 0 ? options->random_cases.value : -1) : 0;
-  suite.total_seconds = options->seconds.value;
-  suite.progress = on_progress;
-  suite.line = on_line;
-  suite.user = &state;
   progress_begin(&state.progress, &options->term, options->quiet ? NULL : state.label);
   const int outcome = tsr_conformance_run(&suite, result);
   progress_end(&state.progress);
@@ -181,11 +221,8 @@ static int check(tool_options *options) {
   if (outcome == 2) {
     tool_error(&err, TSR_INVALID, "", "%s", result->failures[0].what);
     code = tool_fail(options, &err);
-  } else if (options->filter != NULL && result->runs == 0) {
-    tool_error(&err, TSR_INVALID, "filter", "no case that runs here contains \"%.100s\"", options->filter);
-    code = tool_fail(options, &err);
   } else {
-    code = finish(options, result, outcome == 0 ? TOOL_OK : TOOL_CHECK_FAILED);
+    code = finish(options, result, exit_code(result, outcome));
   }
   free(result);
   return code;

@@ -338,7 +338,9 @@ static tsr_status prepare(mask_view *v, tool_options *options, tsr_error *err) {
     return err->status;
   }
   v->seqlen_q = used_length(&v->problem, INPUT_cu_seqlens_q, INPUT_seqlens_q, v->b, v->problem.max_seqlen_q);
-  v->seqlen_k = used_length(&v->problem, INPUT_cu_seqlens_k, INPUT_seqlens_k, v->b, v->problem.max_seqlen_k);
+  v->seqlen_k = v->problem.inputs[INPUT_kv_indptr].dtype != TSR_DTYPE_NONE
+                    ? mask_csr_length(&v->problem, v->b)
+                    : used_length(&v->problem, INPUT_cu_seqlens_k, INPUT_seqlens_k, v->b, v->problem.max_seqlen_k);
   if (v->seqlen_q < 1 || v->seqlen_k < 1) {
     tool_error(err, TSR_INVALID, "", "sequence %lld has no pairs to draw", (long long)v->b);
     return err->status;

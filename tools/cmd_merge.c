@@ -187,7 +187,6 @@ static tsr_status verify(merge_state *s, tsr_error *err) {
   in.reference = o;
   in.plain = plain_o;
   in.grouping = GROUP_BSHD;
-  in.roundoff = verify_roundoff(s->o.dtype);
   if (status == TSR_OK)
     status = compare_tensor(&in, &s->verified.results[0], err);
   in.name = "lse";

@@ -284,6 +284,11 @@ static int run(tool_options *options) {
     fprintf(stderr, "tessera run: --given is compared with something: --check, --expect FILE or both\n");
     return TOOL_USAGE;
   }
+  if (options->rows.given && (options->backward || !options->check)) {
+    fprintf(stderr, "tessera run: --rows chooses rows of o for --check%s\n",
+            options->backward ? "; a gradient sums over all rows: leave it out with --backward" : "");
+    return TOOL_USAGE;
+  }
   tsr_status status = problem_build(&s.problem, options, NULL, 0, &err);
   if (status == TSR_OK)
     status = plan_saves(options, &s.problem, &s.saves, &err);

@@ -6,7 +6,7 @@
 
 #include "bench.h"
 #include "demo.h"
-#include "tessera/cpu.h"
+#include "tests/conformance/engine/devices.h"
 
 tool_options demo_options(const demo_state *demo) {
   const tool_options *from = demo->options;
@@ -213,28 +213,30 @@ static tsr_status measure_device(demo_state *demo, const tool_problem *problem, 
   return status;
 }
 
+typedef struct device_walk {
+  demo_state *demo;
+  const tool_problem *problem;
+  tsr_status status;
+  tsr_error *err;
+} device_walk;
+
+static int measure_place(void *user, const char *device, const char *level) {
+  device_walk *w = user;
+  w->status = measure_device(w->demo, w->problem, device, level, w->err);
+  return w->status != TSR_OK;
+}
+
 /* The CPU once per instruction set level, every other device once. */
 static tsr_status measure_backend(demo_state *demo, const tool_problem *problem, const tsr_backend_info *backend,
                                   tsr_error *err) {
-  tsr_status status = TSR_OK;
+  device_walk walk = {demo, problem, TSR_OK, err};
   if (backend->why_not) {
     const device_row row = {backend->name, "", "-", 0, 0, 0, {0}, backend->why_not};
     put_device_row(demo, &row);
     return TSR_OK;
   }
-  for (int32_t i = 0; i < backend->device_count && status == TSR_OK; i++) {
-    char name[80], levels[128];
-    snprintf(name, sizeof(name), "%.60s:%d", backend->name, i);
-    snprintf(levels, sizeof(levels), "%s", tsr_cpu_levels());
-    if (strcmp(backend->name, "cpu") != 0) {
-      status = measure_device(demo, problem, name, NULL, err);
-      continue;
-    }
-    char *rest = NULL;
-    for (char *level = strtok_r(levels, " ", &rest); level && status == TSR_OK; level = strtok_r(NULL, " ", &rest))
-      status = measure_device(demo, problem, name, level, err);
-  }
-  return status;
+  conf_devices_of(backend, measure_place, &walk);
+  return walk.status;
 }
 
 tsr_status demo_devices(demo_state *demo, tsr_error *err) {

@@ -12,6 +12,7 @@ typedef struct probe {
   float zero;
   float *values; /* v: one-hot over the columns of cells */
   float *bias;   /* 0 and -inf */
+  void *lengths; /* of CSR pages */
 } probe;
 
 static void drop(probe *p, int32_t input) {
@@ -44,6 +45,36 @@ static tsr_layout flat_layout(tsr_layout like, int64_t last) {
   return like;
 }
 
+int64_t mask_csr_length(const tool_problem *problem, int64_t b) {
+  const tool_tensor *starts = &problem->inputs[INPUT_kv_indptr], *last = &problem->inputs[INPUT_last_page_len];
+  const int64_t pages = (int64_t)(tsr_decode(starts->dtype, starts->data, (b + 1) * starts->stride[0]) -
+                                  tsr_decode(starts->dtype, starts->data, b * starts->stride[0]));
+  if (pages < 1)
+    return 0;
+  return (pages - 1) * problem->forward.k.shape[1] + (int64_t)tsr_decode(last->dtype, last->data, b * last->stride[0]);
+}
+
+/* Lengths instead of the pages that give them. */
+static tsr_status drop_csr(probe *p, const tool_problem *problem, tsr_error *err) {
+  const int64_t count = problem->num_sequences;
+  if (problem->inputs[INPUT_kv_indptr].dtype == TSR_DTYPE_NONE)
+    return TSR_OK;
+  drop(p, INPUT_kv_indptr);
+  drop(p, INPUT_kv_indices);
+  drop(p, INPUT_last_page_len);
+  p->desc.seqlens_k = tsr_layout_dense(
+      p->desc.cu_seqlens_q.dtype == TSR_I64 || p->desc.seqlens_q.dtype == TSR_I64 ? TSR_I64 : TSR_I32, count, 1, 1, 1);
+  p->lengths = calloc((size_t)count + 1, sizeof(int64_t));
+  if (!p->lengths) {
+    tool_error(err, TSR_OUT_OF_MEMORY, "", "no memory to look into the mask");
+    return err->status;
+  }
+  for (int64_t b = 0; b < count; b++)
+    tsr_encode(p->desc.seqlens_k.dtype, p->lengths, b, (double)mask_csr_length(problem, b));
+  p->args.seqlens_k = tsr_buffer_in(p->lengths);
+  return TSR_OK;
+}
+
 static tsr_status make_probe(probe *p, const tool_problem *problem, tsr_error *err) {
   static const int32_t gone[] = {INPUT_block_table, INPUT_k_scale, INPUT_k_zero,       INPUT_v_scale,  INPUT_v_zero,
                                  INPUT_q_descale,   INPUT_sink,    INPUT_alibi_slopes, INPUT_rng_state};
@@ -67,6 +98,9 @@ static tsr_status make_probe(probe *p, const tool_problem *problem, tsr_error *e
     p->desc.k.shape[0] = problem->num_sequences;
     p->desc.k.shape[1] = problem->max_seqlen_k;
     p->desc.max_seqlen_k = problem->max_seqlen_k;
+    const tsr_status status = drop_csr(p, problem, err);
+    if (status != TSR_OK)
+      return status;
   }
   p->desc.q = flat_layout(p->desc.q, 1);
   p->desc.k = flat_layout(p->desc.k, 1);
@@ -183,7 +217,7 @@ tsr_status mask_pairs_find(tool_engine *engine, const tool_problem *problem, int
   const double budget = 6e8; /* multiply-adds of the oracle: under a second or so */
   probe p;
   memset(pairs, 0, sizeof(*pairs));
-  if (seqlen_q <= 0 || seqlen_k <= 0 || problem->inputs[INPUT_kv_indptr].dtype != TSR_DTYPE_NONE)
+  if (seqlen_q <= 0 || seqlen_k <= 0)
     return TSR_OK;
   pairs->rows = seqlen_q < MASK_MAX_CELLS ? (int32_t)seqlen_q : MASK_MAX_CELLS;
   pairs->cols = seqlen_k < MASK_MAX_CELLS ? (int32_t)seqlen_k : MASK_MAX_CELLS;
@@ -206,6 +240,7 @@ tsr_status mask_pairs_find(tool_engine *engine, const tool_problem *problem, int
   pairs->known = status == TSR_OK;
   free(p.values);
   free(p.bias);
+  free(p.lengths);
   if (status != TSR_OK)
     mask_pairs_free(pairs);
   return status;

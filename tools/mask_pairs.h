@@ -11,7 +11,7 @@
 enum { MASK_MAX_CELLS = 256 };
 
 typedef struct mask_pairs {
-  int32_t known;       /* 0: too large or paged in a way that is not looked into; the rest is 0 */
+  int32_t known;       /* 0: too large to look into; the rest is 0 */
   int32_t exact;       /* all rows were counted; else those sampled for the cells */
   double visible, all; /* pairs of one (sequence, head) */
   int32_t rows, cols;  /* of cells; one row and several keys each */
@@ -21,6 +21,8 @@ typedef struct mask_pairs {
 /* Looks into sequence b and query head h. seqlen_q and seqlen_k are the sequence's used lengths. */
 tsr_status mask_pairs_find(tool_engine *engine, const tool_problem *problem, int64_t b, int64_t h, int64_t seqlen_q,
                            int64_t seqlen_k, mask_pairs *pairs, tsr_error *err);
+/* Keys of sequence b of a problem whose pages come as CSR. */
+int64_t mask_csr_length(const tool_problem *problem, int64_t b);
 void mask_pairs_free(mask_pairs *pairs);
 
 #endif

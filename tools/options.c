@@ -107,7 +107,7 @@ static const option_row rows[] = {
     TEXT("given", 0, CHECK, given, "FILE", "check or compare this output instead of computing one"),
     TEXT("expect", 0, CHECK, expect, "FILE", "compare o with someone else's; 'self': tensor o of --input"),
     FLOAT("tolerance", CHECK, tolerance, "largest error --expect allows (default: 8 u max|o|)"),
-    INT("rows", CHECK, rows, 1, INT64_MAX, "check N random rows only (forward)"),
+    INT("rows", CHECK, rows, 1, INT64_MAX, "with --check: only N random query rows (not with --backward)"),
 
     TEXT("versus", 0, BENCH, versus, "WHAT", "standard: time and memory of materialised attention beside"),
     TEXT("vs", 0, BENCH, versus, "WHAT", "the same"),
@@ -141,8 +141,11 @@ static const option_row rows[] = {
     TEXT("filter", 0, SUITE, filter, "TEXT", "only cases whose line contains this"),
     TEXT("case", 0, SUITE, case_line, "LINE", "only this case, as a failure prints it"),
     INT("random-cases", SUITE, random_cases, 0, INT64_MAX, "number of random problems"),
-    INT("suite-seed", SUITE, random_seed, 1, INT64_MAX, "seed of the cases (default: from the clock)"),
+    INT("suite-seed", SUITE, random_seed, 1, INT64_MAX,
+        "seed of the cases (default: TESSERA_TEST_SEED, else from the clock)"),
     FLOAT("seconds", SUITE, seconds, "begin no more cases after this time"),
+    TEXT("part", 0, SUITE, part, "I/N", "only part I (from 0) of N; give all parts the same seed"),
+    FLAG("copies", SUITE, copies, "CPU runs go through copies, as on devices with memory of their own"),
     FLAG("verbose", SUITE, verbose, "a line for every case"),
 
     TEXT("data", 0, DEMO, data, "DIR", "where the recorded tensors are"),

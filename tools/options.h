@@ -95,8 +95,8 @@ typedef struct tool_options {
   option_int rotary_dim;
 
   /* the conformance suite */
-  int32_t full, verbose;
-  const char *filter, *case_line;
+  int32_t full, verbose, copies;
+  const char *filter, *case_line, *part;
   option_int random_cases;
   option_float seconds;
 } tool_options;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "problem.h"
+#include "tests/conformance/engine/rng.h"
 
-/* SplitMix64 (Steele, Lea and Flood 2014): one addition and a mix a number, any seed will do. */
 uint64_t random_next(uint64_t *state) {
-  uint64_t z = *state += UINT64_C(0x9E3779B97F4A7C15);
-  z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-  return z ^ (z >> 31);
+  conf_rng rng = {*state};
+  const uint64_t bits = conf_next(&rng);
+  *state = rng.state;
+  return bits;
 }
 
 /* The sum of four 16-bit uniforms, centred and scaled to variance 1: bell-shaped, within 3.47. */

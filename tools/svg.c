@@ -62,7 +62,8 @@ void svg_text_up(tool_text *out, double x, double y, double size, const char *fi
   text_puts(out, "</text>\n");
 }
 
-void svg_curve(tool_text *out, const double *x, const double *y, int32_t count, const char *stroke, int dashed) {
+/* A path through points with a dot on each. */
+static void curve(tool_text *out, const double *x, const double *y, int32_t count, const char *stroke, int dashed) {
   text_puts(out, "<polyline fill=\"none\" stroke-linejoin=\"round\" points=\"");
   for (int32_t i = 0; i < count; i++)
     text_printf(out, "%s%.2f,%.2f", i ? " " : "", x[i], y[i]);
@@ -145,7 +146,7 @@ static void draw_panel(tool_text *out, const chart_panel *panel, const char *x_l
       x[i] = place(series->x[i], rx, left, right);
       y[i] = place(series->y[i], ry, bottom, top);
     }
-    svg_curve(out, x, y, series->count, series->color, series->dashed);
+    curve(out, x, y, series->count, series->color, series->dashed);
   }
 }
 

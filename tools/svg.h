@@ -27,8 +27,6 @@ void svg_text(tool_text *out, double x, double y, double size, const char *ancho
               const char *text);
 /* The same turned a quarter to the left. */
 void svg_text_up(tool_text *out, double x, double y, double size, const char *fill, const char *text);
-/* A path through points with a dot on each. */
-void svg_curve(tool_text *out, const double *x, const double *y, int32_t count, const char *stroke, int dashed);
 
 /* ---- Chart ----------------------------------------------------------------------------------- */
 

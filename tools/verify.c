@@ -10,14 +10,9 @@
 
 #include "verify_compare.h"
 
-double verify_roundoff(tsr_dtype dtype) {
-  switch (dtype) {
-  case TSR_BF16: return 0x1p-8;
-  case TSR_F16: return 0x1p-11;
-  case TSR_F8E4M3: return 0x1p-4;
-  case TSR_F8E5M2: return 0x1p-3;
-  default: return 8 * 0x1p-24;
-  }
+/* Of an operand, which may be fp8. */
+static double operand_roundoff(tsr_dtype dtype) {
+  return dtype == TSR_F8E4M3 ? 0x1p-4 : dtype == TSR_F8E5M2 ? 0x1p-3 : conf_roundoff(dtype);
 }
 
 int32_t verify_threads(const tool_options *options) {
@@ -239,7 +234,6 @@ static void describe(const tool_problem *problem, int32_t output, const sequence
   in->num_sequences = problem->num_sequences > in->layout->shape[0] ? problem->num_sequences : in->layout->shape[0];
   in->num_heads = problem->heads;
   in->plain_factor = backward ? 3 : 2;
-  in->roundoff = verify_roundoff(in->layout->dtype);
   switch (output) {
   case OUTPUT_o:
   case OUTPUT_dq:
@@ -406,9 +400,9 @@ tsr_status verify_expected(const tool_problem *problem, const tool_tensor *expec
     describe(problem, OUTPUT_o, &s, &in);
     in.name = "o (expected)";
     in.reference = wanted;
-    in.roundoff = 8 * fmax(verify_roundoff(q), verify_roundoff(o->dtype));
+    in.roundoff = 8 * fmax(operand_roundoff(q), operand_roundoff(o->dtype));
     if (q == TSR_F32 && o->dtype == TSR_F32)
-      in.roundoff = 4 * verify_roundoff(TSR_F32); /* already eight roundoffs wide */
+      in.roundoff = 4 * conf_roundoff(TSR_F32); /* already eight roundoffs wide */
     in.tolerance = tolerance;
     status = compare_tensor(&in, &report->results[report->count], err);
     report->passed &= report->results[report->count++].passed;

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparing outputs: with the oracle under the tolerance rule, or with someone else's tensor.
- *
- * The rule, per (sequence, head): against the float64 oracle, with `plain` the straightforward computation in the
- * input's element type and u the output's unit roundoff (bf16 2^-8, f16 2^-11, f32 8 x 2^-24):
- *   max error <= 2 x plain's + u max|ref|      and RMS error <= 2 x plain's + u rms(ref) / 2   (gradients 3 x)
- *   LSE error <= 2 x plain's + 2^-21 max(1, |lse|)
- * Non-finite values must be met by non-finite ones, -inf of the LSE by -inf. Vectors of one number a head (max_s,
- * dsink) are judged as a whole. */
+/* Comparing outputs: with the oracle under the tolerance rule (tests/conformance/engine/rule.h), or with someone else's
+ * tensor. Vectors of one number a head (max_s, dsink) are judged as a whole. */
 #ifndef TESSERA_TOOL_VERIFY_H
 #define TESSERA_TOOL_VERIFY_H
 
@@ -50,8 +44,5 @@ void verify_json(json_writer *w, const verify_report *report);
 
 /* How many oracles fit beside each other: online processors. */
 int32_t verify_threads(const tool_options *options);
-
-/* Unit roundoff of an output's element type. */
-double verify_roundoff(tsr_dtype dtype);
 
 #endif

@@ -7,11 +7,8 @@
 #include <string.h>
 
 typedef struct group {
+  conf_rule rule;
   int64_t count, wrong;
-  double max_reference, sum_reference;
-  double max_error, sum_error; /* of what is checked; squares in the sums */
-  double max_plain, sum_plain;
-  double lse_excess; /* LSE: largest error - 2^-21 max(1, |lse|) */
 } group;
 
 void compare_poison(double *values, int64_t count) {
@@ -22,38 +19,6 @@ static int is_poison(double value) {
   uint64_t bits;
   memcpy(&bits, &value, sizeof(bits));
   return bits == UINT64_MAX;
-}
-
-/* The reference as the output's type would hold it, where that is infinite. */
-static int overflows(tsr_dtype dtype, double value) {
-  unsigned char bytes[8];
-  if (dtype != TSR_F16)
-    return 0;
-  tsr_encode(dtype, bytes, 0, value);
-  return isinf(tsr_decode(dtype, bytes, 0));
-}
-
-static void add_element(const compare_input *in, group *g, double got, double want, double plain) {
-  g->count++;
-  if (!isfinite(want)) {
-    const int same = in->lse && isinf(want) ? got == want : !isfinite(got);
-    g->wrong += !same;
-    return;
-  }
-  if (!isfinite(got)) {
-    g->wrong += !(isinf(got) && overflows(in->layout->dtype, want) && (got > 0) == (want > 0));
-    return;
-  }
-  const double error = fabs(got - want), size = fabs(want), plain_error = fabs(plain - want);
-  g->max_reference = fmax(g->max_reference, size);
-  g->sum_reference += want * want;
-  g->max_error = fmax(g->max_error, error);
-  g->sum_error += error * error;
-  g->lse_excess = fmax(g->lse_excess, error - ldexp(fmax(1, size), -21));
-  if (isfinite(plain_error)) {
-    g->max_plain = fmax(g->max_plain, plain_error);
-    g->sum_plain += plain_error * plain_error;
-  }
 }
 
 static group *find_group(const compare_input *in, group *groups, const int64_t at[4]) {
@@ -83,37 +48,31 @@ static void add_all(const compare_input *in, group *groups) {
           if (!g || is_poison(in->reference[linear]))
             continue;
           const double plain = in->plain ? in->plain[linear] : in->reference[linear];
-          add_element(in, g, tsr_decode(l->dtype, in->data, row + at[3] * l->stride[3]), in->reference[linear], plain);
+          const double got = tsr_decode(l->dtype, in->data, row + at[3] * l->stride[3]);
+          g->count++;
+          g->wrong += conf_rule_add(&g->rule, linear, got, in->reference[linear], plain) != NULL;
         }
       }
     }
   }
 }
 
-/* Judges a group; returns how far it goes towards its limits (above 1: failed). */
+/* Judges a group; returns how far it goes towards its limits (above 1: failed). Without a yardstick the largest error
+ * is judged alone, by what --expect allows. */
 static double judge(const compare_input *in, const group *g, verify_result *r) {
-  const double n = (double)g->count;
-  r->max_error = g->max_error;
-  r->rms_error = sqrt(g->sum_error / n);
-  r->plain_max_error = g->max_plain;
-  r->rms_allowed = 0;
-  if (in->tolerance > 0) {
-    r->max_allowed = in->tolerance;
-  } else if (in->lse) {
-    r->max_allowed = in->plain_factor * g->max_plain + ldexp(fmax(1, g->max_reference), -21);
-  } else {
-    r->max_allowed = in->plain_factor * g->max_plain + in->roundoff * g->max_reference;
-    if (in->plain)
-      r->rms_allowed = in->plain_factor * sqrt(g->sum_plain / n) + in->roundoff * sqrt(g->sum_reference / n) / 2;
+  const conf_rule_result of = conf_rule_end(&g->rule);
+  double share = fmax(of.max_share, of.rms_share);
+  r->max_error = of.max_error;
+  r->max_allowed = of.max_allowed;
+  r->rms_error = of.rms_error;
+  r->rms_allowed = of.rms_allowed;
+  r->plain_max_error = of.max_plain;
+  if (!in->plain) {
+    r->max_allowed = in->tolerance > 0 ? in->tolerance : in->roundoff * g->rule.ref;
+    r->rms_allowed = 0;
+    share = of.max_error == 0 ? 0 : of.max_error / r->max_allowed;
   }
-  if (g->wrong > 0)
-    return INFINITY;
-  if (in->lse && g->lse_excess > in->plain_factor * g->max_plain)
-    return 2 + g->lse_excess;
-  double share = g->max_error == 0 ? 0 : g->max_error / r->max_allowed;
-  if (r->rms_allowed > 0)
-    share = fmax(share, r->rms_error / r->rms_allowed);
-  return share;
+  return g->wrong > 0 ? INFINITY : share;
 }
 
 tsr_status compare_tensor(const compare_input *in, verify_result *result, tsr_error *err) {
@@ -126,6 +85,8 @@ tsr_status compare_tensor(const compare_input *in, verify_result *result, tsr_er
     tool_error(err, TSR_OUT_OF_MEMORY, in->name, "no memory to compare %s", in->name);
     return err->status;
   }
+  for (int64_t i = 0; i < num_groups; i++)
+    groups[i].rule = conf_rule_begin(in->layout->dtype, in->plain_factor, in->lse);
   add_all(in, groups);
   result->passed = 1;
   for (int64_t i = 0; i < num_groups; i++) {

@@ -3,6 +3,7 @@
 #ifndef TESSERA_TOOL_VERIFY_COMPARE_H
 #define TESSERA_TOOL_VERIFY_COMPARE_H
 
+#include "tests/conformance/engine/rule.h"
 #include "verify.h"
 
 /* What a group is. */
@@ -23,9 +24,9 @@ typedef struct compare_input {
   const int64_t *sequence_of_row; /* packed rows: their sequence, -1 for none; NULL: the first axis */
   int64_t num_sequences, num_heads;
   double plain_factor; /* 2, gradients 3 */
-  double roundoff;     /* u */
   int32_t lse;         /* the rule of the LSE instead */
-  double tolerance;    /* > 0: this alone is allowed */
+  /* Without plain: an error is allowed up to the tolerance, or, where that is 0, up to roundoff max|reference|. */
+  double tolerance, roundoff;
 } compare_input;
 
 /* Fills *result. Errors: TSR_OUT_OF_MEMORY. */

@@ -37,17 +37,18 @@ typedef struct tsr_conformance_options {
   const char *device;     /* only devices whose name begins so, e.g. "cpu", "cuda:1"; NULL: all */
   const char *variant;    /* only this one; NULL: all */
   const char *cpu_isa;    /* only this level; NULL: all that the machine has */
-  const char *filter;     /* only cases whose name or line contains this; NULL: all */
+  const char *filter;     /* only cases and properties whose name or line contains this; NULL: all */
   const char *case_line;  /* only this case, as a failure prints it; NULL: the suite */
   const char *module;     /* a back end to load, tsr_backend_load; NULL: none */
   const char *cache_dir;  /* where compiled kernels are kept; NULL: nowhere */
   const char *pairwise;   /* tests/data/pairwise.bin, whose cases run too; NULL: none */
-  const char *report;     /* file to write a JSON report to; NULL: none */
   uint64_t seed;          /* 0: from the clock */
   int64_t random_cases;   /* 0: the suite's number; -1: none */
   double case_seconds;    /* time limit of a run, 0: 120 */
   double total_seconds;   /* begin no more cases after this; 0: no limit. Cases left out are counted as skipped */
-  double max_work;        /* larger cases are skipped, in multiply-adds of the oracle; 0: the suite's number */
+  /* Nonzero: end now. Asked before every case, and during runs from any of their threads; must go on saying so. What it
+   * breaks off is no failure. NULL: never. */
+  int32_t (*should_stop)(void *user);
   void (*progress)(void *user, const tsr_conformance_progress *progress);
   void (*line)(void *user, const char *text); /* a failure, or with verbose a case; NULL: stdout */
   /* For the suite's own test: may change what a run reads or wrote. */
@@ -74,24 +75,33 @@ typedef struct tsr_conformance_failure {
   char line[640]; /* the case: run it again with case_line */
 } tsr_conformance_failure;
 
+/* Why a suite ended. */
+enum {
+  TSR_CONFORMANCE_ENDED_COMPLETE = 0,
+  TSR_CONFORMANCE_ENDED_TIME = 1,   /* total_seconds */
+  TSR_CONFORMANCE_ENDED_STOPPED = 2 /* should_stop */
+};
+
 typedef struct tsr_conformance_result {
   uint64_t seed;
-  int64_t cases, skipped; /* skipped: too large for the oracle, or out of time */
+  int64_t cases, skipped; /* properties, appends and merges included; skipped: out of time */
   int64_t runs, passed, failed, refused;
   double worst; /* largest error over what is allowed, of all runs that passed */
   char worst_line[640];
   double seconds;
+  int32_t ended; /* TSR_CONFORMANCE_ENDED_* */
+  int32_t reserved;
   int32_t num_devices, num_failures; /* failures kept; `failed` counts all */
   tsr_conformance_device devices[TSR_CONFORMANCE_MAX_DEVICES];
   tsr_conformance_failure failures[TSR_CONFORMANCE_MAX_FAILURES];
 } tsr_conformance_result;
 
-/* Runs the suite. 0: all runs passed, and there were some. 1: failures, or nothing ran. 2: could not start or finish
- * (text in failures[0].what). Thread-safety: one at a time. */
+/* Runs the suite. 0: all runs passed, and there were some, also if it ended early. 1: failures, or nothing ran. 2:
+ * could not start or finish (text in failures[0].what), or the filter chooses nothing. Thread-safety: one at a time. */
 int tsr_conformance_run(const tsr_conformance_options *options, tsr_conformance_result *result);
 
-/* Writes a result as JSON (what options.report does). 0, or -1. */
-int tsr_conformance_report(const tsr_conformance_result *result, const char *path);
+/* The commit that the suite was built from, or the version where there is no repository. */
+const char *tsr_conformance_commit(void);
 
 /* The support table of README.md, in Markdown, from the answers of this build's devices. Returns its length (as
  * snprintf), or -1 with the reason in text. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "conformance.h"
+#include "engine/rule.h"
 
 typedef struct crime {
   const char *what;     /* what is done */
@@ -229,12 +230,91 @@ static int try_nothing(void) {
   ok = ok && tsr_conformance_run(&options, &result) == 2 && result.failures[0].what[0] != '\0';
   options.case_line = "bwd kv_csr b=1 hq=1 hkv=1 sq=4 sk=9 d=8 dv=8"; /* forward only */
   ok = ok && tsr_conformance_run(&options, &result) == 1 && result.passed == 0;
+  options.case_line = "fwd b=1"; /* a filter that chooses nothing */
+  options.filter = "zzzz";
+  ok = ok && tsr_conformance_run(&options, &result) == 2 && strstr(result.failures[0].what, "zzzz") != NULL;
+  options.filter = "fwd";
+  ok = ok && tsr_conformance_run(&options, &result) == 0 && result.cases == 1;
   printf("%s: what cannot run does not pass\n", ok ? "ok" : "not ok");
   return ok;
 }
 
+/* ---- The rule ---------------------------------------------------------------------------------------------- */
+
+/* Two values of reference 1 and -0.5, the first off by `error` and the yardstick's by `plain`. */
+static conf_rule_result judge(tsr_dtype dtype, double factor, int is_lse, double error, double plain) {
+  conf_rule rule = conf_rule_begin(dtype, factor, is_lse);
+  conf_rule_add(&rule, 7, 1.0 + error, 1.0, 1.0 - plain);
+  conf_rule_add(&rule, 8, -0.5, -0.5, -0.5);
+  return conf_rule_end(&rule);
+}
+
+static int allows(tsr_dtype dtype, double factor, int is_lse, double allowed, double plain) {
+  return judge(dtype, factor, is_lse, allowed * 0.999, plain).max_share <= 1.0 &&
+         judge(dtype, factor, is_lse, allowed * 1.001, plain).max_share > 1.0;
+}
+
+/* NULL if the value is fine whatever the tolerance. */
+static const char *alone(tsr_dtype dtype, int is_lse, double got, double ref) {
+  conf_rule rule = conf_rule_begin(dtype, 2.0, is_lse);
+  return conf_rule_add(&rule, 0, got, ref, ref);
+}
+
+/* What the rule allows, by numbers worked out by hand. */
+static int try_rule(void) {
+  const double inf = (double)INFINITY, nan = (double)NAN;
+  const conf_rule_result rms = judge(TSR_F32, 2.0, 0, 1e-6, 1e-6);
+  int ok = allows(TSR_F32, 2.0, 0, 0x1p-21, 0.0) && allows(TSR_F16, 2.0, 0, 0x1p-11 + 2e-3, 1e-3) &&
+           allows(TSR_BF16, 3.0, 0, 0x1p-8 + 3e-3, 1e-3) && allows(TSR_F32, 2.0, 1, 0x1p-21 + 2e-6, 1e-6);
+  ok = ok && fabs(rms.rms_error - 1e-6 / sqrt(2.0)) < 1e-12 &&
+       fabs(rms.rms_allowed - (2e-6 / sqrt(2.0) + 0x1p-22 * sqrt(1.25 / 2.0))) < 1e-12;
+  ok = ok && alone(TSR_F32, 0, nan, inf) == NULL && alone(TSR_F32, 0, 1.0, inf) != NULL && alone(TSR_F32, 0, nan, 1.0);
+  ok = ok && alone(TSR_F32, 1, -inf, -inf) == NULL && alone(TSR_F32, 1, nan, -inf) != NULL &&
+       alone(TSR_F32, 1, inf, nan) != NULL;
+  ok = ok && alone(TSR_F16, 0, inf, 7e4) == NULL && alone(TSR_F16, 0, inf, 6e4) != NULL &&
+       alone(TSR_F32, 0, inf, 7e4) != NULL;
+  printf("%s: the rule\n", ok ? "ok" : "not ok");
+  return ok;
+}
+
+/* ---- Ending early ------------------------------------------------------------------------------------------ */
+
+static int stop_now;
+
+static int32_t should_stop(void *user) {
+  (void)user;
+  return stop_now;
+}
+
+static void stop_at_first_run(void *user, int32_t when, const tsr_attention_desc *desc, tsr_run_args *args) {
+  (void)user;
+  (void)when;
+  (void)desc;
+  (void)args;
+  stop_now = 1;
+}
+
+static int try_ending(void) {
+  static tsr_conformance_result result;
+  tsr_conformance_options options = {0};
+  court court = {NULL, 0};
+  int ok;
+  options.user = &court;
+  options.line = swallow;
+  options.total_seconds = 1e-9; /* over before anything begins: cases, appends and properties */
+  ok = tsr_conformance_run(&options, &result) == 1 && result.ended == TSR_CONFORMANCE_ENDED_TIME && result.cases == 0 &&
+       result.runs == 0 && result.skipped > 1000;
+  options.total_seconds = 0;
+  options.should_stop = should_stop;
+  options.tamper = stop_at_first_run; /* which is broken off, and counts for nothing */
+  ok = ok && tsr_conformance_run(&options, &result) == 1 && result.ended == TSR_CONFORMANCE_ENDED_STOPPED &&
+       result.cases == 1 && result.runs == 0 && result.failed == 0 && court.lines == 0 && result.skipped > 1000;
+  printf("%s: the suite ends when told to\n", ok ? "ok" : "not ok");
+  return ok;
+}
+
 int main(void) {
-  int failed = !try_nothing();
+  int failed = !try_nothing() + !try_rule() + !try_ending();
   for (size_t n = 0; n < sizeof(crimes) / sizeof(crimes[0]); n++) {
     for (int copies = 0; copies < 2; copies++) {
       failed += !try_case(&crimes[n], copies, 0);

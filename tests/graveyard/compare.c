@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The oracle's results of a problem and the comparison of all values with them. The tolerance rule: for each (b, h),
- * largest error <= f x plain's + u max|ref|, root of the mean square <= f x plain's + u rms(ref) / 2, with f = 2
- * (gradients: 3) and u the roundoff of the output; LSE <= 2 x plain's + 2^-21 max(1, |lse|). */
+/* The oracle's results of a problem and the comparison of all values with them, by the tolerance rule
+ * (tests/conformance/engine/rule.h). */
 #include "frame.h"
+#include "tests/conformance/engine/rule.h"
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
@@ -36,15 +36,15 @@ int gy_output_index(ptrdiff_t layout_offset) {
   gy_fail("not an output");
 }
 
-const tsr_layout *gy_out_layout(const gy_problem *p, int n) {
+static const tsr_layout *out_layout(const gy_problem *p, int n) {
   return (const tsr_layout *)(const void *)((const char *)&p->desc + outputs[p->out[n].which].layout);
 }
 
-const tsr_buffer *gy_out_buffer(const gy_problem *p, int n) {
+static const tsr_buffer *out_buffer(const gy_problem *p, int n) {
   return (const tsr_buffer *)(const void *)((const char *)&p->args + outputs[p->out[n].which].buffer);
 }
 
-const char *gy_out_name(const gy_problem *p, int n) {
+static const char *out_name(const gy_problem *p, int n) {
   return outputs[p->out[n].which].name;
 }
 
@@ -60,13 +60,13 @@ void gy_untouched(const gy_problem *p, const gy_run *run) {
     const unsigned char *raw = p->out[n].raw;
     const int64_t bytes = p->out[n].raw_bytes;
     if (bytes > 0 && (raw[0] != 0xff || memcmp(raw, raw + 1, (size_t)bytes - 1) != 0)) {
-      const unsigned char *data = (unsigned char *)gy_out_buffer(p, n)->ptr;
+      const unsigned char *data = (unsigned char *)out_buffer(p, n)->ptr;
       int64_t at = 0;
       while (raw[at] == 0xff) {
         at++;
       }
       gy_fail("%s: byte %lld from element 0 was written, its %lld bytes of elements have gaps or end before",
-              gy_out_name(p, n), (long long)(raw + at - data), (long long)gy_span_bytes(gy_out_layout(p, n)));
+              out_name(p, n), (long long)(raw + at - data), (long long)gy_span_bytes(out_layout(p, n)));
     }
   }
 }
@@ -151,7 +151,7 @@ static void evaluate_mode(gy_problem *p, int mode) {
   out.mode = mode;
   for (int n = 0; n < p->num_out; n++) {
     gy_output *o = &p->out[n];
-    const int64_t count = elements(gy_out_layout(p, n));
+    const int64_t count = elements(out_layout(p, n));
     char *field = (char *)&out + outputs[o->which].oracle;
     if (outputs[o->which].kind == KIND_KEPT) {
       if (o->kept == NULL) {
@@ -209,13 +209,6 @@ void gy_forward_results(gy_problem *p) {
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
-/* Errors over the elements of one (b, h). */
-typedef struct group {
-  double ref, error, plain;          /* largest */
-  double ref_sq, error_sq, plain_sq; /* sums */
-  int64_t count, worst;              /* worst: number of the element of the largest error */
-} group;
-
 /* Which sequence each packed row belongs to; NULL: not packed. */
 static int64_t *sequences(const tsr_layout *cu, const tsr_buffer *b, int64_t rows) {
   int64_t *seq;
@@ -245,80 +238,41 @@ static int64_t group_of(kind kind, const tsr_layout *l, const int64_t *seq, cons
   return 0;
 }
 
-static double roundoff(tsr_dtype dtype) {
-  return dtype == TSR_BF16 ? 0x1p-8 : dtype == TSR_F16 ? 0x1p-11 : 0x1p-21;
-}
-
-static double largest(tsr_dtype dtype) {
-  return dtype == TSR_F16 ? 65504.0 : dtype == TSR_BF16 ? 0x1.fep127 : 0x1.fffffep127;
-}
-
-/* Beyond a type's range its largest value and infinity are the same. */
-static double within(tsr_dtype dtype, double x) {
-  const double most = largest(dtype);
-  return isnan(x) || fabs(x) <= most ? x : copysign(most, x);
-}
-
 typedef struct comparison {
   gy_problem *p;
   int n; /* output */
   kind kind;
   const tsr_layout *l;
-  group *groups;
+  conf_rule *groups;
   int64_t *seq;
 } comparison;
 
 static void wrong(const comparison *c, const place *x, double got, double ref, const char *why) {
-  gy_fail("%s[%lld,%lld,%lld,%lld] is %.9g, oracle %.9g: %s", gy_out_name(c->p, c->n), (long long)x->i[0],
+  gy_fail("%s[%lld,%lld,%lld,%lld] is %.9g, oracle %.9g: %s", out_name(c->p, c->n), (long long)x->i[0],
           (long long)x->i[1], (long long)x->i[2], (long long)x->i[3], got, ref, why);
 }
 
-/* An element whose reference is not finite. */
-static void compare_special(const comparison *c, const place *x, double got, double ref) {
+/* An element whose reference is not finite may be as it was before the run, which is a NaN, too. */
+static void compare_written(const comparison *c, const place *x, double got, double ref) {
   static const unsigned char poison[8] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
   const int64_t size = element_bytes(c->l->dtype);
-  const unsigned char *data = (unsigned char *)gy_out_buffer(c->p, c->n)->ptr + x->at * size;
-  const int exactly = c->kind == KIND_LSE || c->kind == KIND_MAX;
-  if (exactly && isinf(ref) ? got != ref : isfinite(got)) {
-    wrong(c, x, got, ref, "not finite either");
-  }
+  const unsigned char *data = (unsigned char *)out_buffer(c->p, c->n)->ptr + x->at * size;
   if (memcmp(data, poison, (size_t)size) == 0) {
     wrong(c, x, got, ref, "not written");
   }
 }
 
 static void compare_element(const comparison *c, const place *x, double got, double ref, double plain) {
-  group *g = &c->groups[group_of(c->kind, c->l, c->seq, x->i)];
-  double error, plain_error;
+  const char *why = conf_rule_add(&c->groups[group_of(c->kind, c->l, c->seq, x->i)], x->n, got, ref, plain);
+  if (why != NULL) {
+    wrong(c, x, got, ref, why);
+  }
   if (!isfinite(ref)) {
-    compare_special(c, x, got, ref);
-    return;
-  }
-  if (isnan(got) || (isinf(got) && fabs(ref) <= largest(c->l->dtype))) {
-    wrong(c, x, got, ref, "must be finite");
-  }
-  if (!isfinite(plain) && fabs(ref) <= largest(c->l->dtype)) {
-    wrong(c, x, plain, ref, "the plain mode, shown here, gives no yardstick");
+    compare_written(c, x, got, ref);
   }
   if (c->p->exact_zero && ref == 0.0 && plain == 0.0 && got != 0.0) {
     wrong(c, x, got, ref, "nothing contributes, so it is exactly 0");
   }
-  ref = within(c->l->dtype, ref);
-  error = fabs(within(c->l->dtype, got) - ref);
-  plain_error = fabs(within(c->l->dtype, plain) - ref);
-  if (c->kind == KIND_LSE || c->kind == KIND_MAX) { /* what is over the part of the limit that goes with the element */
-    error = fmax(0.0, error - 0x1p-21 * fmax(1.0, fabs(ref)));
-  }
-  if (g->count == 0 || error > g->error) {
-    g->error = error;
-    g->worst = x->n;
-  }
-  g->ref = fmax(g->ref, fabs(ref));
-  g->plain = fmax(g->plain, plain_error);
-  g->ref_sq += ref * ref;
-  g->error_sq += error * error;
-  g->plain_sq += plain_error * plain_error;
-  g->count++;
 }
 
 static double read_at(const tsr_layout *l, const unsigned char *data, int64_t at) {
@@ -330,30 +284,24 @@ static double read_at(const tsr_layout *l, const unsigned char *data, int64_t at
   return tsr_decode(l->dtype, data, at);
 }
 
-static void judge(const comparison *c, int64_t index) {
-  const group *g = &c->groups[index];
-  const gy_output *out = &c->p->out[c->n];
-  const int lse = c->kind == KIND_LSE || c->kind == KIND_MAX;
-  const double u = roundoff(c->l->dtype), n = (double)g->count, f = c->p->desc.op == TSR_BACKWARD ? 3.0 : 2.0;
-  const double limit = f * g->plain + (lse ? 0.0 : u * g->ref);
-  const double rms = sqrt(g->error_sq / n), rms_limit = f * sqrt(g->plain_sq / n) + u * sqrt(g->ref_sq / n) / 2;
+static void judge(const comparison *c, const conf_rule *rule) {
+  const conf_rule_result r = conf_rule_end(rule);
   place x;
-  if (g->count == 0 || (g->error <= limit && (lse || rms <= rms_limit))) {
+  if (rule->count == 0 || (r.max_share <= 1.0 && r.rms_share <= 1.0)) {
     return;
   }
   place_first(c->l, &x);
-  while (x.n < g->worst) {
+  while (x.n < rule->element) {
     place_next(c->l, &x);
   }
-  gy_fail("%s: largest error%s %.4g at [%lld,%lld,%lld,%lld], allowed %.4g; rms %.4g, allowed %.4g; there %.9g, oracle "
-          "%.9g, plain %.9g",
-          gy_out_name(c->p, c->n), lse ? " beyond the element's own share" : "", g->error, (long long)x.i[0],
-          (long long)x.i[1], (long long)x.i[2], (long long)x.i[3], limit, rms, lse ? limit : rms_limit,
-          read_at(c->l, gy_out_buffer(c->p, c->n)->ptr, x.at), out->exact[x.n], out->plain[x.n]);
+  gy_fail("%s: largest error %.4g at [%lld,%lld,%lld,%lld], allowed %.4g; rms %.4g, allowed %.4g (0: any); there %.9g, "
+          "oracle %.9g, plain %.9g",
+          out_name(c->p, c->n), r.max_error, (long long)x.i[0], (long long)x.i[1], (long long)x.i[2], (long long)x.i[3],
+          r.max_allowed, r.rms_error, r.rms_allowed, rule->got, rule->want, c->p->out[c->n].plain[x.n]);
 }
 
 static void compare_values(const comparison *c, int64_t groups) {
-  const unsigned char *data = gy_out_buffer(c->p, c->n)->ptr;
+  const unsigned char *data = out_buffer(c->p, c->n)->ptr;
   const gy_output *out = &c->p->out[c->n];
   place x;
   for (int more = place_first(c->l, &x); more; more = place_next(c->l, &x)) {
@@ -366,13 +314,13 @@ static void compare_values(const comparison *c, int64_t groups) {
     }
   }
   for (int64_t g = 0; g < groups; g++) {
-    judge(c, g);
+    judge(c, &c->groups[g]);
   }
 }
 
 /* Poisons what the run had to write. */
 static void erase(const comparison *c) {
-  unsigned char *data = gy_out_buffer(c->p, c->n)->ptr;
+  unsigned char *data = out_buffer(c->p, c->n)->ptr;
   const gy_output *out = &c->p->out[c->n];
   const int64_t size = element_bytes(c->l->dtype);
   place x;
@@ -386,7 +334,7 @@ static void erase(const comparison *c) {
 void gy_compare(gy_problem *p, const gy_run *run) {
   oracle(p);
   for (int n = 0; n < p->num_out; n++) {
-    const tsr_layout *l = gy_out_layout(p, n);
+    const tsr_layout *l = out_layout(p, n);
     const kind k = outputs[p->out[n].which].kind;
     comparison c = {p, n, k, l, NULL, NULL};
     int64_t batch = p->desc.cu_seqlens_q.dtype != TSR_DTYPE_NONE ? p->desc.cu_seqlens_q.shape[0] : p->desc.q.shape[0];
@@ -400,9 +348,12 @@ void gy_compare(gy_problem *p, const gy_run *run) {
       batch = p->desc.cu_seqlens_k.shape[0];
     }
     groups = (batch + 1) * p->desc.q.shape[2];
-    c.groups = calloc((size_t)groups, sizeof(group));
+    c.groups = malloc((size_t)groups * sizeof(*c.groups));
     if (c.groups == NULL) {
       gy_fail("no memory to compare");
+    }
+    for (int64_t g = 0; g < groups; g++) {
+      c.groups[g] = conf_rule_begin(l->dtype, p->desc.op == TSR_BACKWARD ? 3.0 : 2.0, k == KIND_LSE || k == KIND_MAX);
     }
     compare_values(&c, groups);
     erase(&c);

@@ -22,9 +22,4 @@ void gy_protect(const gy_problem *p, int writable);
 /* Index of the output whose layout lies at that offset of the description. */
 int gy_output_index(ptrdiff_t layout_offset);
 
-/* Where the elements of output n are. */
-const tsr_layout *gy_out_layout(const gy_problem *p, int n);
-const tsr_buffer *gy_out_buffer(const gy_problem *p, int n);
-const char *gy_out_name(const gy_problem *p, int n);
-
 #endif

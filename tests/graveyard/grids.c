@@ -111,12 +111,11 @@ static void run_grid(const char *grid) {
   if (conf_targets_open(r) != 0) {
     gy_fail("%s", result.failures[0].what);
   }
-  conf_grids(gy_seed(), 0, collect, &l);
+  conf_grids(gy_seed(), 1, collect, &l);
   chosen = gy_full() ? l.n : choose(&l);
   for (int64_t n = 0; n < chosen; n++) {
-    conf_rng rng = conf_rng_for(gy_seed(), l.e[n].c.name);
     gy_say("%s", l.e[n].c.name);
-    conf_case_draw_seed(&l.e[n].c, &rng);
+    conf_case_draw(&l.e[n].c, gy_seed());
     conf_run_case(r, &l.e[n].c);
   }
   print_message("%s: %lld of %lld cases, %lld runs\n", grid, (long long)chosen, (long long)l.n, (long long)result.runs);

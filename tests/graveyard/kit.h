@@ -168,9 +168,7 @@ tsr_status gy_run_plan(const gy_target *target, const tsr_plan *plan, const gy_p
                        const void *workspace, int64_t workspace_bytes, tsr_error *err);
 /* Outputs hold 0xff. */
 void gy_poison(const gy_problem *p);
-/* Poisons outputs and workspace and runs. */
-tsr_status gy_try(gy_problem *p, gy_run *run, tsr_error *err);
-/* The same, where only success will do. */
+/* Poisons outputs and workspace and runs, where only success will do. */
 void gy_go(gy_problem *p, gy_run *run);
 /* What the run must not have written, all of the outputs included if it failed. */
 void gy_untouched(const gy_problem *p, const gy_run *run);

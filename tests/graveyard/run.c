@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices, levels, variants; plans and runs on them. */
 #include "frame.h"
+#include "tests/conformance/engine/devices.h"
 #include "tests/conformance/engine/mirror.h"
 
 #include <sys/mman.h>
@@ -49,13 +50,10 @@ static void add_target(const char *device, const char *level) {
   num_targets++;
 }
 
-/* The CPU once a level. */
-static void add_cpu(const char *device) {
-  char levels[128], *rest = levels;
-  snprintf(levels, sizeof(levels), "%s", tsr_cpu_levels());
-  for (char *level = strtok_r(levels, " ", &rest); level != NULL; level = strtok_r(NULL, " ", &rest)) {
-    add_target(device, level);
-  }
+static int add_place(void *user, const char *device, const char *level) {
+  (void)user;
+  add_target(device, level);
+  return 0;
 }
 
 static void close_targets(void) {
@@ -80,11 +78,7 @@ const gy_target *gy_targets(int *count) {
       if (tsr_backend_get(context, n, &info, &err) != TSR_OK) {
         gy_fail("back end %d: %s", (int)n, err.text);
       }
-      for (int32_t d = 0; info.why_not == NULL && d < info.device_count; d++) {
-        char name[48];
-        snprintf(name, sizeof(name), "%.32s:%d", info.name, (int)d);
-        strcmp(info.name, "cpu") == 0 ? add_cpu(name) : add_target(name, NULL);
-      }
+      conf_devices_of(&info, add_place, NULL);
     }
     tsr_context_destroy(context);
     atexit(close_targets);
@@ -254,7 +248,8 @@ void gy_unplan(gy_run *run) {
   memset(run, 0, sizeof(*run));
 }
 
-tsr_status gy_try(gy_problem *p, gy_run *run, tsr_error *err) {
+/* Poisons outputs and workspace and runs. */
+static tsr_status try_run(gy_problem *p, gy_run *run, tsr_error *err) {
   const int64_t bytes = run->info.workspace_bytes;
   tsr_run_args args = p->args;
   tsr_status st;
@@ -273,7 +268,7 @@ tsr_status gy_try(gy_problem *p, gy_run *run, tsr_error *err) {
 
 void gy_go(gy_problem *p, gy_run *run) {
   tsr_error err;
-  const tsr_status st = gy_try(p, run, &err);
+  const tsr_status st = try_run(p, run, &err);
   if (st != TSR_OK) {
     gy_fail("run: %s, %s %s", tsr_status_name(st), err.field, err.text);
   }
@@ -357,7 +352,7 @@ static void refused(gy_problem *p, tsr_status status, const char *field, int hos
       if (!gy_plan(p, &t[n], variant, &run)) {
         gy_fail("planned once, refused then");
       }
-      st = gy_try(p, &run, &err);
+      st = try_run(p, &run, &err);
       gy_unplan(&run);
     }
     if (st != status || strncmp(err.field, field, strlen(field)) != 0 || err.text[0] == '\0') {
@@ -397,7 +392,7 @@ static void refused_by_host_copies(gy_problem *p, const char *field) {
     if (t[n].host_memory || !gy_plan(p, &t[n], variant, &run)) {
       continue;
     }
-    const tsr_status st = gy_try(p, &run, &err);
+    const tsr_status st = try_run(p, &run, &err);
     if (st != TSR_INVALID || strncmp(err.field, field, strlen(field)) != 0) {
       gy_fail("answer is %s, %s, although a host copy shows %s", tsr_status_name(st), st == TSR_OK ? "" : err.field,
               field);

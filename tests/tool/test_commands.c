@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every subcommand: help, exit codes, JSON, and what it says about known problems. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "tool_test.h"
 
@@ -65,6 +70,8 @@ static void test_usage(void **state) {
                                       "bench --vs nothing",
                                       "bench --masks none",
                                       "run --given o.npy",
+                                      "run --seqlen 64 --rows 3",
+                                      "run --seqlen 64 --rows 3 --check --backward",
                                       "run --threads 0",
                                       "run --splits 257",
                                       "run --s 3"};
@@ -155,6 +162,42 @@ static void test_check(void **state) {
   free_result(&r);
   expect_exit(3, "check --case 'causal nonsense'");
   expect_exit(1, "check --case 'causal f32' --variant nonsense"); /* nothing ran, so nothing passed */
+  expect_exit(2, "check --case 'causal f32' --part 3/3");
+  expect_exit(0, "check --case 'causal f32' --part 0/3 --copies");
+  expect_exit(1, "check --case 'causal f32' --part 1/3"); /* another part's */
+  expect_exit(3, "check --filter zzzz --seconds 0.1");    /* of the whole suite, support table included */
+  r = expect_code(0, "check --filter 'support f32' --device cpu --json");
+  doc = parse_output(&r);
+  assert_int_equal(int_at(&doc, "cases"), 2); /* forward, backward */
+  json_free(&doc);
+  free_result(&r);
+}
+
+/* Ctrl-C ends the suite with a report of what ran. */
+static void test_interrupted_check(void **state) {
+  (void)state;
+  const pid_t child = fork();
+  if (child == 0) {
+    execl(TOOL_COMMAND, TOOL_COMMAND, "check", "--quiet", "--report", "stopped.json", (char *)NULL);
+    _exit(127);
+  }
+  assert_true(child > 0);
+  int status = 0;
+  for (int sent = 0; waitpid(child, &status, WNOHANG) == 0; sent += 1) {
+    const struct timespec pause = {0, 20000000};
+    nanosleep(&pause, NULL);
+    if (sent == 40) /* the first runs are done, and most are not */
+      kill(child, SIGINT);
+  }
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 130);
+  tool_result r = {0, read_file("stopped.json", NULL), NULL};
+  json_document doc = parse_output(&r);
+  assert_int_equal(int_at(&doc, "failed"), 0);
+  assert_true(int_at(&doc, "skipped") > 0);
+  assert_true(int_at(&doc, "runs") == int_at(&doc, "passed"));
+  json_free(&doc);
+  free_result(&r);
 }
 
 /* ---- explain --------------------------------------------------------------------------------- */
@@ -251,6 +294,11 @@ static void test_mask_counts(void **state) {
   make_random("pk.npy", TSR_F32, 4, 2, 16, 2, 16);
   assert_true(visible_pairs("--q pq.npy --k pk.npy --v pk.npy --block-table t.npy --seqlens-k 25 --causal") ==
               20 * 5 + 210);
+  assert_true(visible_pairs("--q pq.npy --k pk.npy --v pk.npy --kv-indptr 0,2 --kv-indices 1,0 --last-page-len 9 "
+                            "--causal") == 20 * 5 + 210);
+  make_random("pq2.npy", TSR_F32, 4, 2, 20, 2, 16);
+  assert_true(visible_pairs("--q pq2.npy --k pk.npy --v pk.npy --kv-indptr 0,1,2 --kv-indices 1,0 --last-page-len 9,3 "
+                            "--sequence 1") == 20 * 3);
 }
 
 /* ---- bench and demo -------------------------------------------------------------------------- */
@@ -334,10 +382,18 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_help),           cmocka_unit_test(test_usage), cmocka_unit_test(test_exit_codes),
-      cmocka_unit_test(test_errors_as_json), cmocka_unit_test(test_info),  cmocka_unit_test(test_check),
-      cmocka_unit_test(test_explain),        cmocka_unit_test(test_mask),  cmocka_unit_test(test_mask_counts),
-      cmocka_unit_test(test_bench),          cmocka_unit_test(test_demo),  cmocka_unit_test(test_color)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_help),
+                                     cmocka_unit_test(test_usage),
+                                     cmocka_unit_test(test_exit_codes),
+                                     cmocka_unit_test(test_errors_as_json),
+                                     cmocka_unit_test(test_info),
+                                     cmocka_unit_test(test_check),
+                                     cmocka_unit_test(test_interrupted_check),
+                                     cmocka_unit_test(test_explain),
+                                     cmocka_unit_test(test_mask),
+                                     cmocka_unit_test(test_mask_counts),
+                                     cmocka_unit_test(test_bench),
+                                     cmocka_unit_test(test_demo),
+                                     cmocka_unit_test(test_color)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

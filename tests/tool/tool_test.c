@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/conformance/engine/rng.h"
 #include "tool_test.h"
 
 #include <dirent.h>
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 static char folder[128];
-static uint64_t random_state;
+static conf_rng rng;
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
@@ -84,15 +85,6 @@ static tool_result run_line(const char *line) {
   return result;
 }
 
-tool_result run_tool(const char *format, ...) {
-  char line[4000];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(line, sizeof(line), format, args);
-  va_end(args);
-  return run_line(line);
-}
-
 static tool_result run_expecting(int code, const char *format, va_list args) {
   char line[4000];
   vsnprintf(line, sizeof(line), format, args);
@@ -159,8 +151,8 @@ void make_folder(void) {
   snprintf(folder, sizeof(folder), "%.80s/tessera-tool-XXXXXX", base ? base : P_tmpdir);
   assert_non_null(mkdtemp(folder));
   assert_int_equal(chdir(folder), 0);
-  random_state = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
-  print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)random_state);
+  rng.state = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
+  print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)rng.state);
 }
 
 static void remove_all(const char *path) {
@@ -200,10 +192,7 @@ void write_file(const char *name, const void *bytes, size_t count) {
 }
 
 uint64_t test_random(void) {
-  uint64_t z = random_state += UINT64_C(0x9E3779B97F4A7C15);
-  z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-  return z ^ (z >> 31);
+  return conf_next(&rng);
 }
 
 void fill_random(tool_tensor *tensor) {

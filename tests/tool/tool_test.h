@@ -17,13 +17,10 @@ typedef struct tool_result {
   char *out, *err;
 } tool_result;
 
-/* Runs the command with a command line; words are separated by blanks, and '...' keeps blanks. The folder of the test
- * is the current one. Fails the test if the process was killed. */
-tool_result run_tool(const char *format, ...);
-void free_result(tool_result *result);
-
-/* Runs and asserts the exit code; prints both outputs when it differs. The caller frees. */
+/* Runs the command with a command line and asserts the exit code; prints both outputs when it differs. Words are
+ * separated by blanks, and '...' keeps blanks. The folder of the test is the current one. The caller frees. */
 tool_result expect_code(int code, const char *format, ...);
+void free_result(tool_result *result);
 /* The same for callers who look at nothing else. */
 void expect_exit(int code, const char *format, ...);
 

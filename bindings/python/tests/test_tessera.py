@@ -322,6 +322,16 @@ class Abi(unittest.TestCase):
             got = [int(x) for x in subprocess.run([path], capture_output=True, check=True, text=True).stdout.split()]
         self.assertEqual(got, want)
 
+    def test_the_readmes_run(self):
+        for name in ("README.md", os.path.join("bindings", "python", "README.md")):
+            with open(os.path.join(ROOT, name), encoding="utf-8") as text:
+                blocks = re.findall(r"^```python\n(.*?)^```$", text.read(), re.M | re.S)
+            self.assertTrue(blocks, name)
+            names = {}
+            exec(blocks[0], names)  # the rest of a file may show what needs torch or a device
+            self.assertEqual(names["o"].shape, names["q"].shape)
+            self.assertTrue(np.isfinite(names["o"]).all())
+
     def test_every_tensor_is_listed(self):
         with open(os.path.join(ROOT, "common", "slots.h"), encoding="utf-8") as header:
             names = re.findall(r"^  X\((\w+),", header.read(), re.M)

@@ -202,7 +202,7 @@ static int make_gradients(conf_problem *p) {
   return 1;
 }
 
-int conf_build_outputs(conf_problem *p) {
+static int build_outputs(conf_problem *p) {
   const int64_t *n = p->t[CONF_T_q].layout.shape;
   if (p->c.op == TSR_FORWARD) {
     return make_forward_outputs(p);
@@ -307,7 +307,7 @@ conf_problem *conf_problem_build(const conf_case *c) {
   choose_dtypes(p);
   set_flags(p);
   ok = conf_build_lengths(p) && conf_build_arrangement(p) && conf_build_main(p) && conf_build_masks(p) &&
-       conf_build_score(p) && conf_build_outputs(p);
+       conf_build_score(p) && build_outputs(p);
   if (!ok) {
     conf_problem_free(p);
     return NULL;

@@ -24,8 +24,6 @@ tsr_layout conf_layout(tsr_dtype dtype, const int64_t shape[4], conf_order order
 int conf_tensor_make(conf_problem *p, int id, int output, const tsr_layout *layout, int skew);
 /* Tensor `id` in the memory of `owner`, element 0 at element `first` of owner's. */
 void conf_tensor_share(conf_problem *p, int id, int owner, const tsr_layout *layout, int64_t first);
-void conf_tensor_pattern(conf_tensor *t);
-uint64_t conf_tensor_hash(const conf_tensor *t);
 
 /* A tensor with strides as the case's layout item says, or in an order of axes that the seed picks (local tensors of
  * masks and biases). */
@@ -41,6 +39,5 @@ int conf_build_arrangement(conf_problem *p);
 int conf_build_main(conf_problem *p);
 int conf_build_masks(conf_problem *p);
 int conf_build_score(conf_problem *p);
-int conf_build_outputs(conf_problem *p);
 
 #endif

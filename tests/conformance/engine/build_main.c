@@ -222,7 +222,9 @@ static void strew_nan(conf_problem *p) {
                (double)NAN);
     }
     if (p->len_k[b] > 0) {
-      const double v = n == 0 || p->v_dtype == TSR_F8E4M3 ? (double)NAN : n == 1 ? (double)INFINITY : -(double)INFINITY;
+      /* an infinity in k (v inside k) makes a logit -inf, which leaves open whether the pair counts */
+      const int nan_only = p->v_dtype == TSR_F8E4M3 || has(p, CONF_v_in_k);
+      const double v = n == 0 || nan_only ? (double)NAN : n == 1 ? (double)INFINITY : -(double)INFINITY;
       conf_locate_k(p, b, conf_range(&r, 0, p->len_k[b] - 1), &i0, &i1);
       conf_put(&p->t[CONF_T_v], i0, i1, conf_range(&r, 0, p->c.kv_heads - 1), conf_range(&r, 0, p->c.head_dim_v - 1),
                v);

@@ -70,6 +70,9 @@ static int make_bias(conf_problem *p, tsr_dtype dtype) {
   const int64_t n0 = has(p, CONF_bias_b1) ? 1 : p->batch_plan, n1 = has(p, CONF_bias_h1) ? 1 : p->c.q_heads;
   const int64_t n2 = has(p, CONF_bias_q1) ? 1 : p->c.seqlen_q, n3 = has(p, CONF_bias_k1) ? 1 : p->c.seqlen_k;
   const int64_t low_row = conf_range(&r, 0, n2 - 1);
+  /* -65504 is small enough for f32 to keep a few digits of what is added to it: several keys of that bias would differ
+   * by rounding alone. So one of them is left in a row, which tells a value from a mask. */
+  const int64_t low_key = dtype == TSR_F16 && n3 > 1 ? conf_range(&r, 0, n3 - 1) : -1;
   conf_tensor *t = &p->t[CONF_T_bias];
   if (!conf_make_local(p, CONF_T_bias, dtype, n0, n1, n2, n3)) {
     return 0;
@@ -84,6 +87,7 @@ static int make_bias(conf_problem *p, tsr_dtype dtype) {
           double x = conf_normal(&r);
           x = has(p, CONF_bias_lowest) && i == low_row ? lowest(dtype) : x;
           x = has(p, CONF_bias_inf) && conf_chance(&r, 0.2) ? -(double)INFINITY : x;
+          x = has(p, CONF_bias_lowest) && i == low_row && low_key >= 0 && j != low_key ? -(double)INFINITY : x;
           conf_put(t, b, h, i, j, x);
         }
       }

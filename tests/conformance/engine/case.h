@@ -14,6 +14,8 @@ enum {
   CONF_DRAWN = -2 /* a number that the seed decides */
 };
 
+enum { CONF_UNDRAWN_NOTHING = 0, CONF_UNDRAWN_SEED = 1, CONF_UNDRAWN_SIZES = 2 /* and the seed */ };
+
 typedef struct conf_case {
   int32_t op;         /* TSR_FORWARD, TSR_BACKWARD */
   int32_t num_splits; /* with CONF_splits; 0: drawn */
@@ -29,7 +31,10 @@ typedef struct conf_case {
   int64_t window_left, window_right, chunk; /* CONF_DRAWN unless given */
   double scale, softcap, dropout_p;         /* < 0: drawn */
   conf_set items;
-  char name[64]; /* where it comes from, e.g. "pairs-12"; not part of what it is */
+  /* Not part of what it is: where it comes from, e.g. "pairs-12", and what conf_case_draw has still to choose. */
+  char name[64];
+  int32_t undrawn; /* CONF_UNDRAWN_* */
+  double max_work; /* of CONF_UNDRAWN_SIZES */
 } conf_case;
 
 conf_case conf_case_init(void);
@@ -111,8 +116,6 @@ int64_t conf_span_bytes(const tsr_layout *l);
 void conf_problem_poison(conf_problem *p);
 /* NULL, or which byte was touched that must not be: guards and unused elements of outputs, anything of inputs. */
 const char *conf_problem_intact(const conf_problem *p, char *text, size_t bytes);
-/* The same for one output. */
-const char *conf_tensor_intact(const conf_tensor *t, char *text, size_t bytes);
 
 /* Elements of tensors. */
 int64_t conf_index(const conf_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tolerance rule. For each (b, h), against float64: largest error <= f x plain's + u max|ref|, root of the mean
- * square
- * <= f x plain's + u rms(ref) / 2, with f = 2 (gradients: 3) and u the roundoff of the output: 2^-8 bf16, 2^-11 f16,
- * 8 x 2^-24 f32. LSE (and max_s): <= 2 x plain's + 2^-21 max(1, |lse|). */
+/* The outputs of a run held against the oracle's, by the tolerance rule (rule.h). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,22 +14,13 @@ void conf_score_fail(conf_score *score, double ratio, const char *text) {
   score->worst = ratio > score->worst ? ratio : score->worst;
 }
 
-static double roundoff(tsr_dtype dtype) {
-  return dtype == TSR_BF16 ? 0x1p-8 : dtype == TSR_F16 ? 0x1p-11 : 0x1p-21;
-}
-
-static double largest(tsr_dtype dtype) {
-  return dtype == TSR_F16 ? 65504.0 : dtype == TSR_BF16 ? 0x1.fep127 : 0x1.fffffep127;
-}
-
 void conf_group_begin(conf_group *g, conf_score *score, const conf_tensor *t, double factor, int is_lse,
                       const char *where) {
   memset(g, 0, sizeof(*g));
   g->score = score;
   g->t = t;
-  g->factor = factor;
-  g->is_lse = is_lse;
   g->where = where;
+  g->rule = conf_rule_begin(t->layout.dtype, factor, is_lse);
 }
 
 void conf_group_wrong(conf_group *g, int64_t row, int64_t col, double got, double want, const char *why) {
@@ -42,94 +30,35 @@ void conf_group_wrong(conf_group *g, int64_t row, int64_t col, double got, doubl
   conf_score_fail(g->score, (double)INFINITY, text);
 }
 
-/* Where the true result does not fit the type, the largest value and the infinity beyond it are the same. */
-static double saturate(tsr_dtype dtype, double x, double ref) {
-  const double most = largest(dtype);
-  if (isfinite(ref) && fabs(ref) > most * (1.0 - 2.0 * roundoff(dtype)) && !isnan(x) && fabs(x) > most) {
-    return copysign(most, x);
-  }
-  return x;
-}
-
-/* Values without a finite reference: 1 if settled. */
-static int special(conf_group *g, int64_t row, int64_t col, double got, double ref) {
-  if (isfinite(ref)) {
-    if (!isfinite(got)) {
-      conf_group_wrong(g, row, col, got, ref, "must be finite");
-      return 1;
-    }
-    return 0;
-  }
-  if (g->is_lse && (isnan(ref) ? !isnan(got) : got != ref)) {
-    conf_group_wrong(g, row, col, got, ref, "must be that");
-  } else if (isfinite(got)) {
-    conf_group_wrong(g, row, col, got, ref, "must not be finite");
-  }
-  return 1;
-}
-
-static double lse_slack(double ref) {
-  return 0x1p-21 * fmax(1.0, fabs(ref));
-}
-
 void conf_group_add(conf_group *g, int64_t row, int64_t col, double got, double ref, double plain) {
-  const tsr_dtype dtype = g->t->layout.dtype;
-  const double seen = saturate(dtype, got, ref), true_ref = saturate(dtype, ref, ref);
-  double e, y, excess;
-  if (special(g, row, col, seen, true_ref)) {
-    return;
+  const int64_t element = g->elements++;
+  const char *why = conf_rule_add(&g->rule, element, got, ref, plain);
+  if (why != NULL) {
+    conf_group_wrong(g, row, col, got, ref, why);
   }
-  e = fabs(seen - true_ref);
-  y = fabs(saturate(dtype, plain, ref) - true_ref);
-  if (!isfinite(y)) {
-    conf_group_wrong(g, row, col, got, ref, "the plain mode has no finite value here, so there is no yardstick");
-    return;
-  }
-  excess = g->is_lse ? e - lse_slack(ref) : e;
-  if (g->n == 0 || excess > g->excess) {
-    g->excess = excess;
-    g->error = e;
-    g->at_got = got;
-    g->at_ref = ref;
+  if (g->rule.element == element) {
     g->at_row = row;
     g->at_col = col;
   }
-  g->plain = fmax(g->plain, y);
-  g->ref = fmax(g->ref, fabs(true_ref));
-  g->error_sq += e * e;
-  g->plain_sq += y * y;
-  g->ref_sq += true_ref * true_ref;
-  g->n++;
 }
 
-static void judge(conf_group *g, double error, double limit, const char *what) {
+static void judge(conf_group *g, const char *what, double error, double allowed, double share, double plain) {
   char text[400];
-  const double ratio = limit > 0 ? error / limit : error > 0 ? (double)INFINITY : 0.0;
-  if (ratio > g->score->worst) {
-    g->score->worst = ratio;
-  }
-  if (error <= limit) {
+  g->score->worst = fmax(g->score->worst, share);
+  if (share <= 1.0) {
     return;
   }
   snprintf(text, sizeof(text),
            "%s[%s]: %s error %.4g, allowed %.4g (plain's %.4g); largest at row=%lld col=%lld: %.9g, oracle %.9g",
-           g->t->name, g->where, what, error, limit,
-           strcmp(what, "rms") == 0 ? sqrt(g->plain_sq / (double)g->n) : g->plain, (long long)g->at_row,
-           (long long)g->at_col, g->at_got, g->at_ref);
-  conf_score_fail(g->score, ratio, text);
+           g->t->name, g->where, what, error, allowed, plain, (long long)g->at_row, (long long)g->at_col, g->rule.got,
+           g->rule.want);
+  conf_score_fail(g->score, share, text);
 }
 
 void conf_group_end(conf_group *g) {
-  const double u = roundoff(g->t->layout.dtype), n = (double)(g->n > 0 ? g->n : 1);
-  if (g->n == 0) {
-    return;
-  }
-  if (g->is_lse) {
-    judge(g, g->error, g->factor * g->plain + lse_slack(g->at_ref), "lse");
-    return;
-  }
-  judge(g, g->error, g->factor * g->plain + u * g->ref, "max");
-  judge(g, sqrt(g->error_sq / n), g->factor * sqrt(g->plain_sq / n) + u * sqrt(g->ref_sq / n) / 2, "rms");
+  const conf_rule_result r = conf_rule_end(&g->rule);
+  judge(g, g->rule.is_lse ? "lse" : "max", r.max_error, r.max_allowed, r.max_share, r.max_plain);
+  judge(g, "rms", r.rms_error, r.rms_allowed, r.rms_share, r.rms_plain);
 }
 
 /* ---- Tensors --------------------------------------------------------------------------------------- */

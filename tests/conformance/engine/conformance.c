@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "conf_commit.h"
 #include "runner.h"
 
 enum { QUICK_RANDOM = 200, FULL_RANDOM = 4000, QUICK_GRID_PART = 60 };
@@ -33,7 +34,7 @@ static void add_case(void *user, const conf_case *c) {
   list->cases[list->count++] = *c;
 }
 
-/* The suite's cases. */
+/* The suite's cases beside those of the support table. */
 static void each_case(const conf_runner *r, uint64_t seed, conf_each *each, void *user) {
   const int full = r->options->suite == TSR_CONFORMANCE_FULL;
   const int64_t random = r->options->random_cases > 0   ? r->options->random_cases
@@ -48,18 +49,30 @@ static void each_case(const conf_runner *r, uint64_t seed, conf_each *each, void
   conf_cover_random(&r->rules, seed, random, full ? 4e7 : 6e6, each, user);
 }
 
-static void run_suite(conf_runner *r, uint64_t seed) {
+static void run_cases(conf_runner *r, uint64_t seed) {
   case_list list = {NULL, 0, 0, 0};
+  const char *unread = conf_support_cases(add_case, &list);
+  const int64_t of_table = list.count;
   each_case(r, seed, add_case, &list);
+  if (unread != NULL) {
+    conf_fail(r, NULL, "", unread, "a probe of the support table does not parse");
+  }
   if (list.failed) {
     conf_fail(r, NULL, "", "the suite", "no memory for the list of cases");
   }
   r->total = list.count;
-  conf_support_check(r, seed);
   for (int64_t n = 0; n < list.count; n++) {
-    conf_run_case(r, &list.cases[n]);
+    /* a filter may look for what is drawn */
+    if (!conf_over(r) && (conf_next_is_mine(r) || r->options->filter != NULL)) {
+      conf_case_draw(&list.cases[n], seed);
+    }
+    n < of_table ? conf_support_check(r, &list.cases[n]) : conf_run_case(r, &list.cases[n]);
   }
   free(list.cases);
+}
+
+static void run_suite(conf_runner *r, uint64_t seed) {
+  run_cases(r, seed);
   if (r->options->pairwise != NULL) {
     conf_numpy_cases(r, r->options->pairwise);
   }
@@ -93,14 +106,11 @@ static uint64_t clock_seed(void) {
 static int finish(const conf_runner *r) {
   tsr_conformance_result *result = r->result;
   result->seconds = conf_now() - r->begun;
-  if (r->options->report != NULL && tsr_conformance_report(result, r->options->report) != 0) {
-    const int n = result->num_failures < TSR_CONFORMANCE_MAX_FAILURES ? result->num_failures++ : 0;
-    memset(&result->failures[n], 0, sizeof(result->failures[n]));
-    snprintf(result->failures[n].what, sizeof(result->failures[n].what), "the report %.300s cannot be written",
-             r->options->report);
-    return 2;
-  }
   return result->failed > 0 || result->passed == 0;
+}
+
+const char *tsr_conformance_commit(void) {
+  return CONF_COMMIT;
 }
 
 int tsr_conformance_run(const tsr_conformance_options *options, tsr_conformance_result *result) {
@@ -124,6 +134,12 @@ int tsr_conformance_run(const tsr_conformance_options *options, tsr_conformance_
       status = run_line(r, r->options->case_line) == 0 ? 0 : 2;
     } else {
       run_suite(r, result->seed);
+    }
+    if (status == 0 && r->chosen == 0 && r->options->filter != NULL) {
+      snprintf(result->failures[0].what, sizeof(result->failures[0].what),
+               "the filter \"%.200s\" chooses nothing: no case has it in its name or line", r->options->filter);
+      result->num_failures = 1;
+      status = 2;
     }
     status = status == 0 ? finish(r) : status;
   }

@@ -28,14 +28,20 @@ static int crowded(int op, const conf_set *s) {
          broadcast_bias > 2 || broadcast_mask > 2;
 }
 
-/* Data that the plain mode is no yardstick for. Backward: logits of 1e5 make each row see one key, whose ds is a
- * difference of equals; a constant k makes dq a sum of ds, which is 0. Forward: with a constant k, quantised by scales
- * that are no powers of two, the plain mode makes the same rounding error for every key, and the softmax cancels it. */
+/* Data that the plain mode is no yardstick for. A bias of -65504 for all keys of a row: f32 rounds the logits to
+ * multiples of 2^-8. Backward: logits of 1e5 make each row see one key, whose ds is a difference of equals; a constant
+ * k makes dq a sum of ds, which is 0; a bias of -65504 leaves an LSE that rounding keeps from being the logit. Forward:
+ * with a constant k, dequantised by scales that are no powers of two, the plain mode makes the same rounding error for
+ * every key, and the softmax cancels it. */
 static int comparable(int op, const conf_set *s) {
-  const int quantised =
-      conf_has(s, CONF_kv_i8) || conf_has(s, CONF_kv_u4) || conf_has(s, CONF_kv_f8e4m3) || conf_has(s, CONF_kv_f8e5m2);
-  return op == TSR_FORWARD ? !conf_has(s, CONF_data_constant) || !quantised
-                           : !conf_has(s, CONF_data_large) && !conf_has(s, CONF_data_constant);
+  static const int codes[] = {CONF_kv_i8, CONF_kv_u4, CONF_kv_f8e4m3, CONF_kv_f8e5m2, CONF_f8e4m3, CONF_f8e5m2};
+  const int low = conf_has(s, CONF_bias_lowest) && conf_has(s, CONF_bias_f16);
+  int quantised = 0;
+  for (int n = 0; n < (int)(sizeof(codes) / sizeof(codes[0])); n++) {
+    quantised |= conf_has(s, codes[n]);
+  }
+  return op == TSR_FORWARD ? !(low && conf_has(s, CONF_bias_k1)) && !(quantised && conf_has(s, CONF_data_constant))
+                           : !low && !conf_has(s, CONF_data_large) && !conf_has(s, CONF_data_constant);
 }
 
 /* The set with one more item and what that needs, if there is such a set. */
@@ -47,14 +53,14 @@ static int widen(int op, const conf_rules *rules, const conf_set *universe, uint
          conf_set_close(rules, universe, pick, wider) && comparable(op, wider);
 }
 
-static const double rounding_wanted = 0.3;
+static const double rounding_wanted = 0.4;
 
 void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   double least = HUGE_VAL;
   conf_case best = *c;
-  for (int n = 0; n < TRIES / 2 && least > rounding_wanted; n++) {
+  for (int n = 0; n < TRIES && least > rounding_wanted; n++) {
     c->seed = conf_next(r) >> 16;
-    const double rounding = conf_case_work(c) > SMALL_WORK * 10.0 ? 0.0 : conf_case_rounding(c);
+    const double rounding = conf_case_work(c) > SMALL_WORK * 10.0 ? 0.0 : conf_case_rounding(c, least);
     if (n == 0 || rounding < least) {
       least = rounding;
       best = *c;
@@ -63,31 +69,8 @@ void conf_case_draw_seed(conf_case *c, conf_rng *r) {
   *c = best;
 }
 
-/* A case of the items: of a few draws the first, or best, whose gradients can be told from rounding. */
-static void emit(int op, const conf_set *items, uint64_t seed, double max_work, const char *name, conf_each *each,
-                 void *user) {
-  conf_case c = conf_case_init(), best;
-  conf_rng r = conf_rng_for(seed, name);
-  double least = HUGE_VAL;
-  c.op = op;
-  c.items = *items;
-  conf_set_complete(&c.items);
-  snprintf(c.name, sizeof(c.name), "%s", name);
-  best = c;
-  for (int n = 0; n < TRIES && least > rounding_wanted; n++) {
-    c.seed = conf_next(&r) >> 16;
-    conf_case_draw_sizes(&c, &r);
-    conf_case_limit(&c, max_work);
-    const double rounding = conf_case_rounding(&c);
-    if (n == 0 || rounding < least) {
-      least = rounding;
-      best = c;
-    }
-  }
-  each(user, &best);
-}
-
-void conf_case_limit(conf_case *c, double max_work) {
+/* Halves lengths, batch and heads until the case is no more work than that. */
+static void limit_work(conf_case *c, double max_work) {
   const int least = conf_has(&c->items, CONF_zero_q) || conf_has(&c->items, CONF_zero_kv) ? 2 : 1;
   while (conf_case_work(c) > max_work) {
     if (c->batch > least) {
@@ -106,6 +89,46 @@ void conf_case_limit(conf_case *c, double max_work) {
   }
 }
 
+/* Sizes and seed. */
+static void draw_all(conf_case *c, uint64_t seed) {
+  conf_rng r = conf_rng_for(seed, c->name);
+  conf_case best = *c;
+  double least = HUGE_VAL;
+  for (int n = 0; n < TRIES && least > rounding_wanted; n++) {
+    c->seed = conf_next(&r) >> 16;
+    conf_case_draw_sizes(c, &r);
+    limit_work(c, c->max_work);
+    const double rounding = conf_case_rounding(c, least);
+    if (n == 0 || rounding < least) {
+      least = rounding;
+      best = *c;
+    }
+  }
+  *c = best;
+}
+
+void conf_case_draw(conf_case *c, uint64_t seed) {
+  if (c->undrawn == CONF_UNDRAWN_SIZES) {
+    draw_all(c, seed);
+  } else if (c->undrawn == CONF_UNDRAWN_SEED) {
+    conf_rng r = conf_rng_for(seed, c->name);
+    conf_case_draw_seed(c, &r);
+  }
+  c->undrawn = CONF_UNDRAWN_NOTHING;
+}
+
+/* A case of the items. */
+static void emit(int op, const conf_set *items, double max_work, const char *name, conf_each *each, void *user) {
+  conf_case c = conf_case_init();
+  c.op = op;
+  c.items = *items;
+  c.undrawn = CONF_UNDRAWN_SIZES;
+  c.max_work = max_work;
+  conf_set_complete(&c.items);
+  snprintf(c.name, sizeof(c.name), "%s", name);
+  each(user, &c);
+}
+
 /* ---- Alone ----------------------------------------------------------------------------------------- */
 
 void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user) {
@@ -116,7 +139,7 @@ void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each 
     conf_rng r = conf_rng_for(seed, conf_items[n].name);
     snprintf(name, sizeof(name), "alone %s%s", conf_items[n].name, op == TSR_BACKWARD ? " backward" : "");
     if (widen(op, rules, &universe, conf_next(&r), &set, n, &set)) {
-      emit(op, &set, seed, SMALL_WORK, name, each, user);
+      emit(op, &set, SMALL_WORK, name, each, user);
     }
   }
 }
@@ -220,7 +243,7 @@ void conf_cover_pairs(const conf_rules *rules, int op, uint64_t seed, conf_each 
       conf_set_complete(&set);
       strike(&p, &set);
       snprintf(name, sizeof(name), "pairs-%d%s", number++, op == TSR_BACKWARD ? " backward" : "");
-      emit(op, &set, seed, SMALL_WORK, name, each, user);
+      emit(op, &set, SMALL_WORK, name, each, user);
     }
   }
 }
@@ -246,6 +269,6 @@ void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, do
         set = wider;
       }
     }
-    emit(op, &set, seed, max_work, name, each, user);
+    emit(op, &set, max_work, name, each, user);
   }
 }

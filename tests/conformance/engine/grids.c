@@ -40,12 +40,7 @@ static void emit(grid *g, conf_case *c, const char *name) {
   }
   conf_set_complete(&c->items);
   snprintf(c->name, sizeof(c->name), "%s-%lld", name, (long long)number);
-  conf_rng r = conf_rng_for(g->seed, c->name);
-  if (g->part > 0) {
-    conf_case_draw_seed(c, &r);
-  } else {
-    c->seed = conf_next(&r) >> 16;
-  }
+  c->undrawn = CONF_UNDRAWN_SEED;
   g->each(g->user, c);
 }
 

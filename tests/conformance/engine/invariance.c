@@ -94,6 +94,9 @@ enum { OTHERS = sizeof(others) / sizeof(others[0]), COMMON = sizeof(common) / si
 
 static void check_other(conf_runner *r, conf_target *target, const char *variant, const conf_problem *base,
                         const char *line, const char *what, uint64_t seed) {
+  if (target->lost || !conf_begin(r, "property: batch invariance", line)) {
+    return;
+  }
   conf_problem *p = conf_property_problem(r, target, line, seed);
   char why[480], ran[48];
   int64_t row;
@@ -179,6 +182,9 @@ static int sizes_of(conf_runner *r, conf_target *target, const char *line, uint6
 
 /* Sizes grow in turn; the bound never falls, and covers what each smaller problem needs. */
 static void check_bound(conf_runner *r, conf_target *target, int op, const char *items, uint64_t seed) {
+  if (!conf_begin(r, "property: workspace bound", items)) {
+    return;
+  }
   static const int64_t sizes[][3] = {{1, 1, 1},     {1, 1, 40},    {2, 1, 40},     {2, 17, 40},
                                      {2, 17, 700},  {3, 17, 700},  {3, 64, 700},   {3, 65, 2049},
                                      {4, 65, 2050}, {9, 65, 2050}, {9, 130, 2050}, {20, 130, 2050}};
@@ -213,12 +219,12 @@ void conf_invariance(conf_runner *r, uint64_t seed) {
     const char *variant;
     for (int32_t n = 0; target->computes && (variant = tsr_device_variant(target->device, TSR_OP_FORWARD, n)) != NULL;
          n++) {
-      if (conf_wants_variant(r, variant) && conf_my_part(r) && !target->lost) {
+      if (conf_wants_variant(r, variant) && !target->lost && !conf_over(r)) {
         check_invariance(r, target, variant, seed);
       }
     }
     for (size_t n = 0; target->computes && n < 2 * sizeof(bound_items) / sizeof(bound_items[0]); n++) {
-      if (conf_my_part(r) && !target->lost) {
+      if (!target->lost) {
         check_bound(r, target, (int)(n % 2), bound_items[n / 2], seed);
       }
     }

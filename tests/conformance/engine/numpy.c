@@ -289,13 +289,9 @@ static void run_case(conf_runner *r, const tsr_test_case *c, int op) {
   tsr_error err;
   memset(&err, 0, sizeof(err));
   snprintf(line, sizeof(line), "numpy %s %s: %.500s", op == TSR_BACKWARD ? "bwd" : "fwd", c->name, c->features);
-  if (r->options->filter != NULL && strstr(line, r->options->filter) == NULL) {
+  if (!conf_begin(r, "numpy", line)) {
     return;
   }
-  if (!conf_my_part(r)) {
-    return;
-  }
-  r->result->cases++;
   if (!set_up(&x, c, op)) {
     conf_fail(r, NULL, "", line, "no memory");
   } else if (evaluate(&x, &err) != TSR_OK) {

@@ -41,7 +41,8 @@ static int64_t output_bytes(const conf_problem *p) {
   return bytes;
 }
 
-unsigned char *conf_outputs_copy(const conf_problem *p) {
+/* All outputs, one after another; NULL: no memory. */
+static unsigned char *outputs_copy(const conf_problem *p) {
   unsigned char *copy = malloc((size_t)output_bytes(p) + 1), *at = copy;
   for (int id = 0; copy != NULL && id < CONF_T_COUNT; id++) {
     if (p->t[id].output) {
@@ -52,7 +53,8 @@ unsigned char *conf_outputs_copy(const conf_problem *p) {
   return copy;
 }
 
-const char *conf_outputs_differ(const conf_problem *p, const unsigned char *copy) {
+/* NULL if the outputs are bit for bit the copy, else the first tensor that is not. */
+static const char *outputs_differ(const conf_problem *p, const unsigned char *copy) {
   for (int id = 0; id < CONF_T_COUNT; id++) {
     if (p->t[id].output) {
       if (memcmp(p->t[id].raw, copy, (size_t)p->t[id].raw_bytes) != 0) {
@@ -109,9 +111,9 @@ static void check_threads(conf_runner *r, conf_target *target, const char *varia
       failed = 1;
     }
     if (!failed && first == NULL) {
-      first = conf_outputs_copy(p);
+      first = outputs_copy(p);
       failed = first == NULL;
-    } else if (!failed && (differs = conf_outputs_differ(p, first)) != NULL) {
+    } else if (!failed && (differs = outputs_differ(p, first)) != NULL) {
       conf_fail(r, target, variant, line, "deterministic, but %s has other bits with %d threads than with 1", differs,
                 threads[n]);
       failed = 1;
@@ -153,7 +155,7 @@ static void *call(void *arg) {
     }
     conf_problem_poison(c->p);
     c->status = conf_run_attention(c->r, c->target, c->plan, c->p, &c->w, &args, &c->err);
-    c->differs = c->status == TSR_OK && c->want != NULL ? conf_outputs_differ(c->p, c->want) : NULL;
+    c->differs = c->status == TSR_OK && c->want != NULL ? outputs_differ(c->p, c->want) : NULL;
   }
   return NULL;
 }
@@ -207,13 +209,14 @@ static void check_callers(conf_runner *r, conf_target *target, const char *varia
     ok = conf_workspace_make(&callers[n].w, bytes, align, 0xff);
   }
   if (ok) {
-    r->deadline = 0.0;
+    r->deadline = conf_now() + conf_case_seconds(r);
     call(&callers[0]); /* alone first */
-    want = conf_outputs_copy(callers[0].p);
+    want = outputs_copy(callers[0].p);
     for (int n = 0; n < CALLERS; n++) {
       callers[n].want = want;
     }
     wrong = want == NULL ? "no memory" : call_together(callers);
+    r->deadline = 0.0;
   }
   if (wrong != NULL) {
     conf_fail(r, target, variant, line, "one plan run by %d threads at once: %s", CALLERS, wrong);
@@ -323,11 +326,13 @@ static int takes(conf_runner *r, conf_target *target, const char *variant, const
 
 typedef void check_fn(conf_runner *r, conf_target *target, const char *variant, const char *line, uint64_t seed);
 
-static void each_variant(conf_runner *r, conf_target *target, const char *line, uint64_t seed, check_fn *check) {
+static void each_variant(conf_runner *r, conf_target *target, const char *name, const char *line, uint64_t seed,
+                         check_fn *check) {
   const int32_t op = line[0] == 'b' ? TSR_OP_BACKWARD : TSR_OP_FORWARD;
   const char *variant;
   for (int32_t n = 0; (variant = tsr_device_variant(target->device, op, n)) != NULL; n++) {
-    if (conf_wants_variant(r, variant) && conf_my_part(r) && !target->lost && takes(r, target, variant, line, seed)) {
+    if (conf_wants_variant(r, variant) && !target->lost && takes(r, target, variant, line, seed) &&
+        conf_begin(r, name, line)) {
       check(r, target, variant, line, seed);
     }
   }
@@ -337,11 +342,11 @@ void conf_properties(conf_runner *r, uint64_t seed) {
   for (int t = 0; t < r->num_targets; t++) {
     conf_target *target = &r->targets[t];
     for (size_t n = 0; target->computes && n < sizeof(deterministic_lines) / sizeof(deterministic_lines[0]); n++) {
-      each_variant(r, target, deterministic_lines[n], seed, check_threads);
-      each_variant(r, target, deterministic_lines[n], seed, check_callers);
+      each_variant(r, target, "property: any thread count", deterministic_lines[n], seed, check_threads);
+      each_variant(r, target, "property: many callers", deterministic_lines[n], seed, check_callers);
     }
     for (size_t n = 0; target->computes && n < sizeof(chained_lines) / sizeof(chained_lines[0]); n++) {
-      each_variant(r, target, chained_lines[n], seed, check_chain);
+      each_variant(r, target, "property: after its own forward", chained_lines[n], seed, check_chain);
     }
   }
   conf_invariance(r, seed);

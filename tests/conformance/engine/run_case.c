@@ -153,23 +153,45 @@ static void run_target(conf_runner *r, conf_target *target, conf_problem *p, con
   }
 }
 
-static int wanted(const conf_runner *r, const conf_case *c, const char *line) {
-  const char *filter = r->options->filter;
-  return filter == NULL || strstr(line, filter) != NULL || strstr(c->name, filter) != NULL;
-}
-
 static void report_progress(conf_runner *r, const char *line) {
   tsr_conformance_progress progress;
   if (r->options->progress == NULL) {
     return;
   }
   progress.done = r->result->cases + r->result->skipped;
+  progress.done = progress.done < r->total ? progress.done : r->total;
   progress.total = r->total;
   progress.passed = r->result->passed;
   progress.failed = r->result->failed;
   progress.refused = r->result->refused;
   progress.case_line = line;
   r->options->progress(r->options->user, &progress);
+}
+
+int conf_next_is_mine(const conf_runner *r) {
+  return r->options->parts <= 1 || r->chosen % r->options->parts == r->options->part;
+}
+
+int conf_begin(conf_runner *r, const char *name, const char *line) {
+  const char *filter = r->options->filter;
+  if (filter != NULL && strstr(line, filter) == NULL && strstr(name, filter) == NULL) {
+    return 0;
+  }
+  const int mine = conf_next_is_mine(r);
+  r->chosen++;
+  if (!mine) {
+    return 0;
+  }
+  report_progress(r, line);
+  if (conf_over(r)) {
+    r->result->skipped++;
+    return 0;
+  }
+  if (r->options->verbose) {
+    conf_say(r, "%s: %s", name, line);
+  }
+  r->result->cases++;
+  return 1;
 }
 
 static void run_built(conf_runner *r, conf_problem *p, const char *line) {
@@ -192,40 +214,20 @@ static void run_built(conf_runner *r, conf_problem *p, const char *line) {
   conf_truth_free(&truth);
 }
 
-int conf_my_part(conf_runner *r) {
-  const int64_t n = r->pieces++;
-  return r->options->parts <= 1 || n % r->options->parts == r->options->part;
-}
-
-void conf_run_case(conf_runner *r, const conf_case *c) {
-  char line[640];
-  conf_problem *p;
-  conf_case_print(c, line, sizeof(line));
-  if (!wanted(r, c, line) || !conf_my_part(r)) {
-    return;
-  }
-  report_progress(r, line);
-  if (r->options->total_seconds > 0 && conf_now() - r->begun > r->options->total_seconds) {
-    r->seconds_used_up = 1;
-    r->result->skipped++;
-    return;
-  }
-  if (r->options->max_work > 0 && conf_case_work(c) > r->options->max_work) {
-    r->result->skipped++;
-    if (r->options->verbose) {
-      conf_say(r, "skipped, %.3g multiply-adds of the oracle: %s", conf_case_work(c), line);
-    }
-    return;
-  }
-  if (r->options->verbose) {
-    conf_say(r, "%s: %s", c->name, line);
-  }
-  r->result->cases++;
-  p = conf_problem_build(c);
+void conf_run_begun(conf_runner *r, const conf_case *c, const char *line) {
+  conf_problem *p = conf_problem_build(c);
   if (p == NULL) {
     conf_fail(r, NULL, "", line, "no memory for the tensors");
     return;
   }
   run_built(r, p, line);
   conf_problem_free(p);
+}
+
+void conf_run_case(conf_runner *r, const conf_case *c) {
+  char line[640];
+  conf_case_print(c, line, sizeof(line));
+  if (conf_begin(r, c->name, line)) {
+    conf_run_begun(r, c, line);
+  }
 }

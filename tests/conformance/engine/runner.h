@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running cases on targets.
- *   target.c      which devices, levels and variants there are
+ *   devices.c     every device of a back end at each level
+ *   target.c      which of them are opened
  *   place.c       where a run's memory is: the host's own, or a mirror of it on the device (mirror.c)
  *   run_case.c    one case on all of them
  *   cover.c       cases for every item and every pair of items
@@ -10,7 +11,6 @@
  *   cache_ops.c   append and merge
  *   numpy.c       the cases of tests/data/pairwise.bin
  *   feature_list.c  the rows of the support table; support.c asks and checks them
- *   report.c      JSON
  *   conformance.c the suites */
 #ifndef TSR_TESTS_CONFORMANCE_RUNNER_H
 #define TSR_TESTS_CONFORMANCE_RUNNER_H
@@ -43,14 +43,14 @@ typedef struct conf_runner {
   tsr_conformance_result *result;
   conf_rules rules;
   tsr_context *contexts[CONF_MAX_CONTEXTS];
+  char context_levels[CONF_MAX_CONTEXTS][16];
   int num_contexts;
   conf_target targets[CONF_MAX_TARGETS];
   int num_targets;
   double begun;    /* seconds */
   double deadline; /* of the run in progress; 0: none */
-  int64_t total;   /* cases of the suite */
-  int64_t pieces;  /* of work that came up, of all parts */
-  int seconds_used_up;
+  int64_t total;   /* cases that are listed beforehand */
+  int64_t chosen;  /* pieces of work that the filter lets through, of all parts */
 } conf_runner;
 
 double conf_now(void); /* seconds, monotonic */
@@ -58,6 +58,8 @@ double conf_now(void); /* seconds, monotonic */
 /* Opens all targets that the options choose; 0, or -1 with result->failures[0] filled. */
 int conf_targets_open(conf_runner *r);
 void conf_targets_close(conf_runner *r);
+/* Has the suite to end, as its time is over or somebody asks for it? Says why in result->ended. */
+int conf_over(conf_runner *r);
 /* A context like those of the targets: no environment, the watchdog, `threads` of them, at a level ("": highest). */
 tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context,
                                tsr_error *err);
@@ -85,7 +87,7 @@ tsr_status conf_mirror_end(conf_runner *r, conf_target *target, conf_mirror *m, 
 tsr_status conf_wait(conf_runner *r, conf_target *target, tsr_error *err);
 double conf_case_seconds(const conf_runner *r);
 
-/* Counts a failure, keeps its texts, prints it. line: the case. */
+/* Counts a failure, keeps its texts, prints it; nothing of it once should_stop said so. line: the case. */
 void conf_fail(conf_runner *r, conf_target *target, const char *variant, const char *line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 void conf_pass(conf_runner *r, conf_target *target, double worst, const char *line);
@@ -93,37 +95,39 @@ void conf_say(conf_runner *r, const char *format, ...) __attribute__((format(pri
 /* True if variants of that name are wanted. */
 int conf_wants_variant(const conf_runner *r, const char *variant);
 
-/* Asked once for each piece of work: is it this process's? */
-int conf_my_part(conf_runner *r);
-/* Runs a case wherever it can run. */
+/* Asked before each piece of work, a single case or not, with what it is called and its line: 1 counts it as a case
+ * that runs. 0: the filter does not choose it, another process does it, or time is over, which counts it as skipped. */
+int conf_begin(conf_runner *r, const char *name, const char *line);
+/* Does the next piece that the filter lets through belong to this process? */
+int conf_next_is_mine(const conf_runner *r);
+/* Runs a case wherever it can run; conf_run_begun: conf_begin was asked. */
 void conf_run_case(conf_runner *r, const conf_case *c);
+void conf_run_begun(conf_runner *r, const conf_case *c, const char *line);
 /* One run of a problem's description with a variant forced ("": none) on a target: plan, workspace, run, workspace
  * intact. Outputs are poisoned before. TSR_OK: *ran is the variant the plan names. Any other status: why filled. */
 tsr_status conf_run_once(conf_runner *r, conf_target *target, const char *variant, conf_problem *p, char ran[48],
                          char *why, size_t why_bytes);
 
 typedef void conf_each(void *user, const conf_case *c);
+/* Lists of cases, still to be drawn. */
 /* Each item alone; then cases that cover every pair of items. op: of those cases. */
 void conf_cover_items(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
 void conf_cover_pairs(const conf_rules *rules, int op, uint64_t seed, conf_each *each, void *user);
 void conf_cover_random(const conf_rules *rules, uint64_t seed, int64_t count, double max_work, conf_each *each,
                        void *user);
-/* Draws the seed: of a few the first, or best, whose results can be told from rounding (condition.c). */
+/* Chooses what a listed case leaves open, from the suite's seed and the case's name: of a few draws the first, or best,
+ * whose results can be told from rounding (condition.c). That takes longer than many a case, so it is done when the
+ * case's turn comes. */
+void conf_case_draw(conf_case *c, uint64_t seed);
+/* Only its seed. */
 void conf_case_draw_seed(conf_case *c, conf_rng *r);
-/* Halves lengths, batch and heads until the case is no more work than that. */
-void conf_case_limit(conf_case *c, double max_work);
-/* part: 1 of so many cases, spread evenly; 1: all; 0: all, for whoever chooses among them: seeds are not drawn with
- * care, which takes longer than many a case. */
+/* part: 1 of so many cases, spread evenly. */
 void conf_grids(uint64_t seed, int part, conf_each *each, void *user);
 
 void conf_properties(conf_runner *r, uint64_t seed);
 void conf_invariance(conf_runner *r, uint64_t seed);
 /* A property's case line with this seed. NULL, with a failure counted, if it does not parse or there is no memory. */
 conf_problem *conf_property_problem(conf_runner *r, conf_target *target, const char *line, uint64_t seed);
-/* A copy of all outputs of a problem, one after another; NULL: no memory. Freed with free(). */
-unsigned char *conf_outputs_copy(const conf_problem *p);
-/* NULL if the outputs are bit for bit the copy, else the first tensor that is not. */
-const char *conf_outputs_differ(const conf_problem *p, const unsigned char *copy);
 void conf_cache_ops(conf_runner *r, uint64_t seed);
 /* Does the device plan a problem of that kind (feature_list.h)? 1, or 0 with the reason. */
 int conf_cache_probe(const conf_target *target, int kind, uint64_t seed, char *reason, size_t bytes);
@@ -131,7 +135,9 @@ void conf_numpy_cases(conf_runner *r, const char *path);
 
 /* Fills target->promised. */
 void conf_support_probe(conf_runner *r, conf_target *target);
-/* Forces and runs each "yes" of the support table, and asserts the reason of each "no". */
-void conf_support_check(conf_runner *r, uint64_t seed);
+/* The case of each cell of the support table. NULL, or the cell's text that is no case. */
+const char *conf_support_cases(conf_each *each, void *user);
+/* Forces and runs such a case where the table says yes, and asserts the reason where it says no. */
+void conf_support_check(conf_runner *r, const conf_case *c);
 
 #endif

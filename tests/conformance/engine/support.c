@@ -13,7 +13,7 @@ enum { TABLE_REASON = 200 };
 
 static int probe_case(int op, const char *words, int length, conf_case *c) {
   char line[300], why[128];
-  snprintf(line, sizeof(line), "%s b=2 hq=4 hkv=2 sq=20 sk=40 d=8 dv=8 page=4 seed=3 %.*s",
+  snprintf(line, sizeof(line), "%s b=2 hq=4 hkv=2 sq=20 sk=40 d=32 dv=32 page=4 seed=3 %.*s",
            op == TSR_BACKWARD ? "bwd" : "fwd", length, words);
   return conf_case_parse(line, c, why, sizeof(why)) == 0;
 }
@@ -242,9 +242,13 @@ static void check_no(conf_runner *r, conf_target *target, const conf_case *c) {
   conf_problem_free(p);
 }
 
-static void check_probe(conf_runner *r, const conf_case *c) {
-  char reason[512];
+void conf_support_check(conf_runner *r, const conf_case *c) {
+  char line[640], reason[512];
   int yes = 0;
+  conf_case_print(c, line, sizeof(line));
+  if (!conf_begin(r, c->name, line)) {
+    return;
+  }
   for (int n = 0; n < r->num_targets; n++) {
     conf_problem *p = r->targets[n].computes && !r->targets[n].lost ? conf_problem_build(c) : NULL;
     if (p != NULL && ask(&r->targets[n], p, reason, sizeof(reason)) == 1) {
@@ -255,11 +259,11 @@ static void check_probe(conf_runner *r, const conf_case *c) {
     conf_problem_free(p);
   }
   if (yes) {
-    conf_run_case(r, c); /* forces and runs each variant that takes it */
+    conf_run_begun(r, c, line); /* forces and runs each variant that takes it */
   }
 }
 
-void conf_support_check(conf_runner *r, uint64_t seed) {
+const char *conf_support_cases(conf_each *each, void *user) {
   for (int i = 0; i < conf_num_features; i++) {
     for (int op = 0; op < 2; op++) {
       const char *probes = op == TSR_BACKWARD ? conf_features[i].backward : conf_features[i].forward;
@@ -267,15 +271,14 @@ void conf_support_check(conf_runner *r, uint64_t seed) {
         const int length = (int)strcspn(probes, "|");
         conf_case c;
         if (!probe_case(op, probes, length, &c)) {
-          conf_fail(r, NULL, "", probes, "a probe of the support table does not parse");
-          return;
+          return probes;
         }
         snprintf(c.name, sizeof(c.name), "support %.50s", conf_features[i].label);
-        conf_rng rng = conf_rng_for(seed, c.name);
-        conf_case_draw_seed(&c, &rng);
-        check_probe(r, &c);
+        c.undrawn = CONF_UNDRAWN_SEED;
+        each(user, &c);
         probes += length + (probes[length] == '|');
       }
     }
   }
+  return NULL;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "devices.h"
 #include "runner.h"
 #include "tessera/cpu.h"
 
@@ -16,12 +17,25 @@ double conf_now(void) {
 
 /* ---- Contexts -------------------------------------------------------------------------------------- */
 
+static int stopped(const conf_runner *r) {
+  return r->options->should_stop != NULL && r->options->should_stop(r->options->user) != 0;
+}
+
+int conf_over(conf_runner *r) {
+  if (stopped(r)) {
+    r->result->ended = TSR_CONFORMANCE_ENDED_STOPPED;
+  } else if (r->options->total_seconds > 0 && conf_now() - r->begun > r->options->total_seconds) {
+    r->result->ended = TSR_CONFORMANCE_ENDED_TIME;
+  }
+  return r->result->ended != TSR_CONFORMANCE_ENDED_COMPLETE;
+}
+
 /* The watchdog: a run or an oracle that goes on past its limit is ended, and fails as cancelled. */
 static int32_t past_deadline(void *user, int64_t done, int64_t total) {
   const conf_runner *r = user;
   (void)done;
   (void)total;
-  return r->deadline != 0.0 && conf_now() > r->deadline;
+  return (r->deadline != 0.0 && conf_now() > r->deadline) || stopped(r);
 }
 
 tsr_status conf_context_create(conf_runner *r, const char *level, int32_t threads, tsr_context **context,
@@ -58,13 +72,13 @@ static int has_prefix(const char *text, const char *prefix) {
   return prefix == NULL || strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-static int add_device(conf_runner *r, tsr_context *context, const char *backend, int index, const char *level) {
-  const int is_cpu = strcmp(backend, "cpu") == 0;
+/* level: NULL for what is no CPU. */
+static int add_device(conf_runner *r, tsr_context *context, const char *device, const char *level) {
   conf_target *t = &r->targets[r->num_targets];
   tsr_device_info info;
   tsr_error err;
   memset(t, 0, sizeof(*t));
-  snprintf(t->name, sizeof(t->name), "%s:%d", backend, index);
+  snprintf(t->name, sizeof(t->name), "%s", device);
   if (!has_prefix(t->name, r->options->device)) {
     return 0;
   }
@@ -83,9 +97,9 @@ static int add_device(conf_runner *r, tsr_context *context, const char *backend,
   t->host_memory = info.host_memory;
   t->memory_kinds = info.memory_kinds;
   t->mirrored = !info.host_memory || r->options->copies;
-  snprintf(t->backend, sizeof(t->backend), "%s", backend);
-  snprintf(t->level, sizeof(t->level), "%s", is_cpu ? level : "");
-  snprintf(t->label, sizeof(t->label), "%s:%d%s%s", backend, index, is_cpu ? " " : "", is_cpu ? level : "");
+  snprintf(t->backend, sizeof(t->backend), "%.*s", (int)strcspn(device, ":"), device);
+  snprintf(t->level, sizeof(t->level), "%s", level != NULL ? level : "");
+  snprintf(t->label, sizeof(t->label), "%s%s%s", device, level != NULL ? " " : "", level != NULL ? level : "");
   t->stats = &r->result->devices[r->num_targets];
   snprintf(t->stats->name, sizeof(t->stats->name), "%s", t->label);
   snprintf(t->stats->description, sizeof(t->stats->description), "%s", info.description);
@@ -95,48 +109,60 @@ static int add_device(conf_runner *r, tsr_context *context, const char *backend,
   return 0;
 }
 
-/* Devices of a context: the CPU at its level, others with the first context only. */
-static int add_devices(conf_runner *r, tsr_context *context, const char *level, int first) {
-  for (int32_t b = 0; b < tsr_backend_count(context); b++) {
-    tsr_backend_info info;
-    info.size = sizeof(info);
-    if (tsr_backend_get(context, b, &info, NULL) != TSR_OK) {
-      return fail_start(r, "a back end cannot be asked what it is", NULL);
-    }
-    for (int32_t n = 0; n < info.device_count; n++) {
-      if ((first || strcmp(info.name, "cpu") == 0) && add_device(r, context, info.name, n, level) != 0) {
-        return -1;
-      }
-    }
+/* The context of a CPU level, made when it is first asked for; NULL: fail_start was called. */
+static tsr_context *context_of(conf_runner *r, const char *level) {
+  tsr_error err;
+  int n = 0;
+  while (n < r->num_contexts && strcmp(r->context_levels[n], level) != 0) {
+    n++;
   }
-  return 0;
+  if (n == CONF_MAX_CONTEXTS) {
+    fail_start(r, "there are more CPU levels than this suite has room for; choose one", NULL);
+    return NULL;
+  }
+  if (n == r->num_contexts) {
+    if (conf_context_create(r, level, r->options->num_threads, &r->contexts[n], &err) != TSR_OK) {
+      fail_start(r, "no context", &err);
+      return NULL;
+    }
+    snprintf(r->context_levels[n], sizeof(r->context_levels[n]), "%s", level);
+    r->num_contexts++;
+  }
+  return r->contexts[n];
+}
+
+static int open_place(void *user, const char *device, const char *level) {
+  conf_runner *r = user;
+  tsr_context *context = r->contexts[0];
+  if (level != NULL && r->options->cpu_isa != NULL && strcmp(level, r->options->cpu_isa) != 0) {
+    return 0;
+  }
+  context = level != NULL ? context_of(r, level) : context;
+  return context == NULL ? -1 : add_device(r, context, device, level);
 }
 
 int conf_targets_open(conf_runner *r) {
-  const char *levels = r->options->cpu_isa != NULL ? r->options->cpu_isa : tsr_cpu_levels();
-  int first = 1;
-  while (*levels != '\0' && r->num_contexts < CONF_MAX_CONTEXTS) {
-    const size_t length = strcspn(levels, " ");
-    char level[16] = "";
-    tsr_context *context = NULL;
-    tsr_error err;
-    memcpy(level, levels, length < sizeof(level) ? length : 0);
-    levels += length + strspn(levels + length, " ");
-    if (conf_context_create(r, level, r->options->num_threads, &context, &err) != TSR_OK) {
-      return fail_start(r, "no context", &err);
+  const char *const levels = tsr_cpu_levels(), *const last = strrchr(levels, ' ');
+  const char *const first = r->options->cpu_isa != NULL ? r->options->cpu_isa : last != NULL ? last + 1 : levels;
+  if (context_of(r, first) == NULL) { /* other devices than the CPU are this one's */
+    return -1;
+  }
+  for (int32_t b = 0; b < tsr_backend_count(r->contexts[0]); b++) {
+    tsr_backend_info info;
+    info.size = sizeof(info);
+    if (tsr_backend_get(r->contexts[0], b, &info, NULL) != TSR_OK) {
+      return fail_start(r, "a back end cannot be asked what it is", NULL);
     }
-    r->contexts[r->num_contexts++] = context;
-    if (add_devices(r, context, level, first) != 0) {
+    if (conf_devices_of(&info, open_place, r) != 0) {
       return -1;
     }
-    first = 0;
   }
   for (int n = 0; n < r->num_targets; n++) {
     if (r->targets[n].computes) {
       conf_support_probe(r, &r->targets[n]);
     }
   }
-  return r->num_contexts > 0 ? 0 : fail_start(r, "the build has no CPU level", NULL);
+  return 0;
 }
 
 void conf_targets_close(conf_runner *r) {
@@ -214,6 +240,9 @@ void conf_fail(conf_runner *r, conf_target *target, const char *variant, const c
   tsr_conformance_result *result = r->result;
   tsr_conformance_failure f;
   va_list list;
+  if (stopped(r)) {
+    return;
+  }
   va_start(list, format);
   vsnprintf(f.what, sizeof(f.what), format, list);
   va_end(list);

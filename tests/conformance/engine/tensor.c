@@ -75,7 +75,7 @@ static unsigned char pattern_byte(const conf_tensor *t, int64_t distance) {
   }
 }
 
-void conf_tensor_pattern(conf_tensor *t) {
+static void tensor_pattern(conf_tensor *t) {
   const int64_t before = t->data - t->raw;
   if (!t->output) {
     memset(t->raw, 0xff, (size_t)t->raw_bytes);
@@ -86,7 +86,7 @@ void conf_tensor_pattern(conf_tensor *t) {
   }
 }
 
-uint64_t conf_tensor_hash(const conf_tensor *t) {
+static uint64_t tensor_hash(const conf_tensor *t) {
   uint64_t h = UINT64_C(0xcbf29ce484222325);
   for (int64_t n = 0; n < t->raw_bytes; n += 8) { /* raw_bytes is a multiple of 64 */
     uint64_t w;
@@ -99,7 +99,7 @@ uint64_t conf_tensor_hash(const conf_tensor *t) {
 
 void conf_tensor_seal(conf_tensor *t) {
   if (t->raw != NULL && !t->output) {
-    t->hash = conf_tensor_hash(t);
+    t->hash = tensor_hash(t);
   }
 }
 
@@ -127,7 +127,7 @@ int conf_tensor_make(conf_problem *p, int id, int output, const tsr_layout *layo
     return 0;
   }
   t->data = t->raw + before;
-  conf_tensor_pattern(t);
+  tensor_pattern(t);
   enter(p, id, t->raw + GUARD_BYTES, t->data - (t->raw + GUARD_BYTES));
   return 1;
 }
@@ -222,10 +222,11 @@ void conf_own(conf_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
 
 /* ---- After a run ------------------------------------------------------------------------------- */
 
-const char *conf_tensor_intact(const conf_tensor *t, char *text, size_t bytes) {
+/* conf_problem_intact for one tensor. */
+static const char *tensor_intact(const conf_tensor *t, char *text, size_t bytes) {
   const int64_t before = t->data - t->raw;
   if (!t->output) {
-    if (conf_tensor_hash(t) != t->hash) {
+    if (tensor_hash(t) != t->hash) {
       snprintf(text, bytes, "%s, an input, was written", t->name);
       return text;
     }
@@ -246,7 +247,7 @@ const char *conf_tensor_intact(const conf_tensor *t, char *text, size_t bytes) {
 
 const char *conf_problem_intact(const conf_problem *p, char *text, size_t bytes) {
   for (int id = 0; id < CONF_T_COUNT; id++) {
-    if (p->t[id].raw != NULL && conf_tensor_intact(&p->t[id], text, bytes) != NULL) {
+    if (p->t[id].raw != NULL && tensor_intact(&p->t[id], text, bytes) != NULL) {
       return text;
     }
   }
@@ -256,7 +257,7 @@ const char *conf_problem_intact(const conf_problem *p, char *text, size_t bytes)
 void conf_problem_poison(conf_problem *p) {
   for (int id = 0; id < CONF_T_COUNT; id++) {
     if (p->t[id].raw != NULL && p->t[id].output) {
-      conf_tensor_pattern(&p->t[id]);
+      tensor_pattern(&p->t[id]);
     }
   }
 }

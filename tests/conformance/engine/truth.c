@@ -142,10 +142,12 @@ static int find_seen(const conf_problem *p, conf_truth *truth) {
   return 1;
 }
 
-tsr_status conf_results_make(tsr_context *context, conf_problem *p, conf_results *results) {
+tsr_status conf_results_make(tsr_context *context, conf_problem *p, double *dbias, conf_results *results) {
   tsr_status st = make_room(p, results) ? TSR_OK : TSR_OUT_OF_MEMORY;
   if (st == TSR_OK) {
-    st = evaluate(context, &p->desc, &p->args, TSR_REFERENCE_F64, results, NULL);
+    conf_results to = *results;
+    to.dbias = dbias != NULL ? dbias : to.dbias;
+    st = evaluate(context, &p->desc, &p->args, TSR_REFERENCE_F64, &to, NULL);
   }
   if (st != TSR_OK) {
     conf_results_free(results);

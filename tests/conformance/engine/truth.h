@@ -5,6 +5,7 @@
 #define TSR_TESTS_CONFORMANCE_TRUTH_H
 
 #include "case.h"
+#include "rule.h"
 
 /* Results contiguous in the order of the layouts' shapes; NULL: the case has no such output. */
 typedef struct conf_results {
@@ -24,11 +25,13 @@ typedef struct conf_truth {
 tsr_status conf_truth_make(tsr_context *context, conf_problem *p, int keep_forward, conf_truth *truth, tsr_error *err);
 void conf_truth_free(conf_truth *truth);
 
-/* The exact results alone, with o and lse of backward as they are in the problem. */
-tsr_status conf_results_make(tsr_context *context, conf_problem *p, conf_results *results);
+/* The exact results alone, with o and lse of backward as they are in the problem. dbias: where that gradient goes, for
+ * whoever changed its layout in the description; NULL: to results. */
+tsr_status conf_results_make(tsr_context *context, conf_problem *p, double *dbias, conf_results *results);
 void conf_results_free(conf_results *results);
-/* condition.c: how much of what the tolerance rule allows for a case rounding takes up; 0 for 16-bit inputs. */
-double conf_case_rounding(const conf_case *c);
+/* condition.c: how much of what the tolerance rule allows for a case rounding takes up, or some value above `enough`
+ * if it is more than that; 0 where 16-bit operands leave nothing to fear. */
+double conf_case_rounding(const conf_case *c, double enough);
 
 /* The forward problem of a backward one: same inputs, o and lse as outputs. */
 void conf_forward_of(const conf_problem *p, tsr_attention_desc *desc, tsr_run_args *args);
@@ -44,13 +47,8 @@ typedef struct conf_group {
   conf_score *score;
   const conf_tensor *t;
   const char *where; /* "b=1 h=2" */
-  double factor;
-  int is_lse;
-  double error, plain, ref;          /* largest */
-  double error_sq, plain_sq, ref_sq; /* sums */
-  double at_got, at_ref;             /* of the largest error */
-  int64_t at_row, at_col, n;
-  double excess; /* lse: largest of |error| - 2^-21 max(1, |lse|); the element of error and at_* is that one's */
+  conf_rule rule;
+  int64_t elements, at_row, at_col; /* at: of the rule's largest error */
 } conf_group;
 
 /* factor: 2, gradients 3. is_lse: the rule for LSE. where: which (b, h), for the text; must outlive the group. */

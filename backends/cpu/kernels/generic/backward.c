@@ -35,10 +35,15 @@ static void sum_channels(const float *doutt, const float *ot, int channels, floa
   for (int v = 0; v < TILE_Q; v += VL) {
     vf total = vf_all(0.0f);
     vi nonzero = vi_all(0);
-    for (int c = 0; c < channels; c++) {
-      const vf o = vf_load(ot + c * TILE_Q + v);
-      nonzero |= o != vf_all(0.0f);
-      total += o * vf_load(doutt + c * TILE_Q + v);
+    for (int c = 0; c < channels;) {
+      const int end = channels - c < SUM_RUN ? channels : c + SUM_RUN;
+      vf run = vf_all(0.0f);
+      for (; c < end; c++) {
+        const vf o = vf_load(ot + c * TILE_Q + v);
+        nonzero |= o != vf_all(0.0f);
+        run += o * vf_load(doutt + c * TILE_Q + v);
+      }
+      total += run;
     }
     vf_store(sum + v, vf_select(nonzero, total, vf_all(0.0f)));
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The three products of a backward tile, each a block of accumulators in registers over one loop. Every sum runs in the
- * order of its index, one fused multiply-add a step, so that its bits do not depend on how the problem was cut into
- * tiles.
+/* The three products of a backward tile, each a block of accumulators in registers over one loop. Every sum runs in an
+ * order that its length alone decides, one fused multiply-add a step, so that its bits do not depend on how the problem
+ * was cut into tiles.
  *
  * Forms of an operand in scratch:
  *   sliced      rows of K or V: [slice of GRAD_SLICE channels][key][GRAD_SLICE], so that neighbouring keys are a
@@ -23,17 +23,19 @@ enum {
 };
 
 /* out[RK keys][vectors] = rows of a (sliced; slice_stride floats between slices) times bt (transposed), over d
- * channels. */
+ * channels: in runs of SUM_RUN and the runs' sums in order, as the forward pass sums its scores. One long sum would be
+ * the largest error of f32 gradients. */
 static inline __attribute__((always_inline)) void grad_dot_block(const float *a, int64_t slice_stride, int d,
                                                                  const float *bt, float *out, const int vectors) {
-  vf acc[RK][RV];
-  for (int k = 0; k < RK; k++) {
-    for (int v = 0; v < vectors; v++) {
-      acc[k][v] = vf_all(0.0f);
+  for (int c0 = 0; c0 < d; c0 += SUM_RUN) {
+    const float *run = a + c0 / GRAD_SLICE * slice_stride + c0 % GRAD_SLICE;
+    const int n = d - c0 < SUM_RUN ? d - c0 : SUM_RUN;
+    vf acc[RK][RV];
+    for (int k = 0; k < RK; k++) {
+      for (int v = 0; v < vectors; v++) {
+        acc[k][v] = vf_all(0.0f);
+      }
     }
-  }
-  for (int d0 = 0; d0 < d; d0 += GRAD_SLICE, a += slice_stride) {
-    const int n = d - d0 < GRAD_SLICE ? d - d0 : GRAD_SLICE;
     for (int c = 0; c < n; c++, bt += TILE_Q) {
       vf b[RV];
       for (int v = 0; v < vectors; v++) {
@@ -41,19 +43,23 @@ static inline __attribute__((always_inline)) void grad_dot_block(const float *a,
       }
 #pragma GCC unroll 8
       for (int k = 0; k < RK; k++) {
-        const vf x = vf_all(a[k * GRAD_SLICE + c]);
+        const vf x = vf_all(run[k * GRAD_SLICE + c]);
 #pragma GCC unroll 3
         for (int v = 0; v < vectors; v++) {
           acc[k][v] += x * b[v];
         }
       }
     }
-  }
 #pragma GCC unroll 8
-  for (int k = 0; k < RK; k++) {
+    for (int k = 0; k < RK; k++) {
 #pragma GCC unroll 3
-    for (int v = 0; v < vectors; v++) {
-      vf_store(out + k * TILE_Q + v * VL, acc[k][v]);
+      for (int v = 0; v < vectors; v++) {
+        float *to = out + k * TILE_Q + v * VL;
+        if (c0 > 0) {
+          acc[k][v] += vf_load(to);
+        }
+        vf_store(to, acc[k][v]);
+      }
     }
   }
 }
