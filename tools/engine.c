@@ -91,6 +91,28 @@ static void workspace_free(const tool_engine *engine, void *workspace, int64_t b
     tsr_memory_free(engine->device, workspace);
 }
 
+/* Do all rows of a tensor begin on 16 bytes, here and in its copy? */
+static int rows_aligned(const tsr_layout *l, const tsr_buffer *b) {
+  int64_t odd = (int64_t)(((uintptr_t)b->ptr + (uintptr_t)b->offset_bytes) & 15) * 8;
+  for (int a = 0; a < 3; a++)
+    odd |= l->shape[a] > 1 ? l->stride[a] * tsr_dtype_bits(l->dtype) % 128 : 0;
+  return odd == 0;
+}
+
+/* Copies on a device begin where the driver aligns memory, so what is aligned here is aligned there: promising it lets
+ * kernels load 16 bytes at once. */
+static void promise_alignment(tsr_attention_desc *d, const tsr_run_args *args) {
+  tsr_layout *const layout[] = {&d->q, &d->k, &d->v, &d->dout};
+  const tsr_buffer *const buffer[] = {&args->q, &args->k, &args->v, &args->dout};
+  int all = 1;
+  for (int i = 0; i < 4; i++)
+    all &= layout[i]->dtype == TSR_DTYPE_NONE || rows_aligned(layout[i], buffer[i]);
+  for (int i = 0; i < 4 && all; i++) {
+    if (layout[i]->dtype != TSR_DTYPE_NONE && layout[i]->align_bytes < 16)
+      layout[i]->align_bytes = 16;
+  }
+}
+
 tsr_status engine_prepare(tool_engine *engine, const tsr_attention_desc *desc, const tsr_run_args *args,
                           engine_plan *plan, tsr_error *err) {
   tsr_attention_desc there = *desc;
@@ -99,6 +121,8 @@ tsr_status engine_prepare(tool_engine *engine, const tsr_attention_desc *desc, c
   plan->engine = engine;
   plan->args = *args;
   there.memory = TSR_MEMORY_NATIVE;
+  if (!engine->info.host_memory)
+    promise_alignment(&there, args);
   tsr_status status = tsr_plan_attention(engine->device, &there, &plan->plan, err);
   if (status == TSR_OK && !engine->info.host_memory) {
     conf_mirror_open(&plan->copies, engine->device);

@@ -6,6 +6,18 @@
 /* To fewer bits: nearest, ties to even; a NaN becomes the type's quiet NaN with its sign. What is too large becomes
  * infinity in f16 and bf16, and the largest finite value in fp8. Bit for bit what common/dtype.c gives. */
 
+#if defined(__CUDACC__)
+TSR_FN float tsr_f16_to_f32(tsr_u32 h) { /* one instruction, exact */
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((tsr_u16)h));
+  return f;
+}
+#elif defined(__OPENCL_VERSION__) || defined(__OPENCL_C_VERSION__)
+TSR_FN float tsr_f16_to_f32(tsr_u32 h) {
+  const tsr_u16 bits = (tsr_u16)h;
+  return vload_half(0, (const half *)&bits);
+}
+#else
 TSR_FN float tsr_f16_to_f32(tsr_u32 h) {
   const tsr_u32 sign = (h & 0x8000u) << 16;
   const tsr_u32 em = (h & 0x7fffu) << 13;
@@ -17,6 +29,7 @@ TSR_FN float tsr_f16_to_f32(tsr_u32 h) {
   }
   return tsr_as_f32(sign | (em + 0x38000000u));
 }
+#endif
 
 TSR_FN tsr_u32 tsr_f32_to_f16(float f) {
   const tsr_u32 u = tsr_as_u32(f);

@@ -98,6 +98,10 @@ def bind(desc, args, name, v, axes):
     for k, axis in enumerate(axes):
         layout.shape[k] = v.shape[axis] if axis >= 0 else 1
         layout.stride[k] = v.strides[axis] if axis >= 0 else 1
+    size = _BYTES.get(v.dtype, 1)
+    if name in ("q", "k", "v", "dout") and v.address and v.address % 16 == 0 and all(
+            layout.shape[k] <= 1 or layout.stride[k] * size % 16 == 0 for k in range(3)):
+        layout.align_bytes = 16  # what is seen may be promised: devices then load 16 bytes at once
     buffer = _abi.Buffer(v.address or None, 0)
     if v.address == 0 or 0 in v.shape:
         buffer.ptr = v.address or 64  # an empty tensor has no memory to point to, and none is touched
