@@ -248,12 +248,6 @@ static int refuse(const tsr__variant *v, const tsr__device *dev, const tsr__op_p
   if ((p->op == TSR_OP_FORWARD || p->op == TSR_OP_BACKWARD) && refuse_aux(&p->attn, reason, bytes)) {
     return 1;
   }
-  /* On an H200, through NVRTC, rows land where they must not; OpenCL on the same device, the emulator and PoCL are
-   * right. */
-  if (p->op == TSR_OP_APPEND && strcmp(tsr__gpu_of(dev)->driver->language, "cuda") == 0) {
-    snprintf(reason, bytes, "append is wrong on CUDA and not offered there until that is understood; opencl does it");
-    return 1;
-  }
   if (dev->local_bytes < 31 * 1024) {
     snprintf(reason, bytes, "needs 31 KiB of local memory, the device has %lld bytes", (long long)dev->local_bytes);
     return 1;

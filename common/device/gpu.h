@@ -7,6 +7,8 @@
 #define TSR_UNROLL _Pragma("unroll")
 #define TSR_LOOP _Pragma("unroll 1") /* a body too large to repeat */
 #define TSR_RESTRICT restrict
+/* Keeps a copy of a kernel's argument in private memory, where its address is taken at run time. See append.h. */
+#define TSR_KEEP_PRIVATE(ptr)
 
 /* TSR_KERNEL begins a kernel's head; TSR_KERNEL_ALONE that of one which would sooner have registers than a second group
  * next to it. */
@@ -23,6 +25,10 @@
 #elif defined(__CUDACC__) || defined(__HIP__)
 #undef TSR_RESTRICT
 #define TSR_RESTRICT __restrict__
+#if defined(__CUDACC__)
+#undef TSR_KEEP_PRIVATE
+#define TSR_KEEP_PRIVATE(ptr) asm volatile("" : : "l"(ptr) : "memory")
+#endif
 typedef struct __attribute__((aligned(16))) tsr_f4 {
   float x, y, z, w;
 } tsr_f4;

@@ -308,6 +308,9 @@ TSR_FN void tsr_append_one(const tsr_append_kernel_args *a, const tsr_append_ptr
 TSR_KERNEL(TSR_K_THREADS) tsr_append(TSR_PARAMS_APPEND(TSR_CACHE_PARAM) const tsr_append_kernel_args a) {
   TSR_ARENA(arena, TSR_ARENA_BYTES);
   const tsr_i64 items = a.tokens * ((tsr_i64)a.k.heads + a.v.heads + a.q.heads);
+  /* Which side of the arguments a row takes is known at run time alone, and NVRTC 13.0 reads wrong members where that
+   * makes the address of a kernel parameter variable: so from a copy. */
+  tsr_append_kernel_args args = a;
   tsr_append_ptrs p;
   tsr_append_row r;
   tsr_token token;
@@ -317,9 +320,10 @@ TSR_KERNEL(TSR_K_THREADS) tsr_append(TSR_PARAMS_APPEND(TSR_CACHE_PARAM) const ts
   r.unit = r.x + TSR_CHANNELS_MOST;
   r.t = TSR_THREAD();
   r.scales = 0;
+  TSR_KEEP_PRIVATE(&args);
   for (w = TSR_GROUP(); w < items; w += TSR_GROUPS()) {
-    if (tsr_append_row_at(&a, &p, w, &token, &r)) {
-      tsr_append_one(&a, &p, &token, &r);
+    if (tsr_append_row_at(&args, &p, w, &token, &r)) {
+      tsr_append_one(&args, &p, &token, &r);
     }
   }
 }
