@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/expr_emit.h"
 #include "common/gpu_int.h"
@@ -169,6 +170,24 @@ tsr_status tsr__gpu_prepare(const tsr__device *dev, const tsr__op_problem *p, ts
       return st;
     }
     build->launches[i].kernel = kernel;
+  }
+  return TSR_OK;
+}
+
+/* ---- Processes ------------------------------------------------------------------------------------- */
+
+int tsr__gpu_forked(atomic_int *user_process) {
+  const int user = atomic_load_explicit(user_process, memory_order_relaxed);
+  return user != 0 && user != (int)getpid();
+}
+
+tsr_status tsr__gpu_enter(atomic_int *user_process, const char *runtime, tsr_error *err) {
+  const int self = (int)getpid();
+  int user = 0;
+  if (!atomic_compare_exchange_strong_explicit(user_process, &user, self, memory_order_relaxed, memory_order_relaxed) &&
+      user != self) {
+    return tsr__fail(err, TSR_FORKED, "",
+                     "the parent process used %s, which does not survive fork(); fork before, or exec", runtime);
   }
   return TSR_OK;
 }

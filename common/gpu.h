@@ -6,6 +6,7 @@
 #define TSR_COMMON_GPU_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/backend.h"
 #include "common/device/gpu_args.h"
@@ -127,6 +128,12 @@ void tsr__gpu_device_close(tsr__device *dev);
 static inline tsr__gpu_device *tsr__gpu_of(const tsr__device *dev) {
   return (tsr__gpu_device *)dev->state;
 }
+
+/* The process that called a runtime first, which does not survive fork(): a property of the process, so one such
+ * variable in each back end, 0 to begin with. Entering marks the process, and comes before the runtime's first call.
+ * Errors: TSR_FORKED in a child of the process that is marked; `runtime` is its name in the text. */
+tsr_status tsr__gpu_enter(atomic_int *user_process, const char *runtime, tsr_error *err);
+int tsr__gpu_forked(atomic_int *user_process);
 
 /* Entries of tsr__backend. */
 tsr_status tsr__gpu_prepare(const tsr__device *dev, const tsr__op_problem *p, tsr__plan_build *build, tsr_error *err);

@@ -1,31 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening and closing devices; the current context of the calling thread. */
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "backends/cuda/state.h"
 
-/* The process that called the driver first, and its children do not: what is here is a property of the process, not of
- * a context. */
-static atomic_int user_process;
+static atomic_int user_process; /* see tsr__gpu_enter */
 
 int tsr__cuda_forked(void) {
-  const int user = atomic_load_explicit(&user_process, memory_order_relaxed);
-  return user != 0 && user != (int)getpid();
+  return tsr__gpu_forked(&user_process);
 }
 
 tsr_status tsr__cuda_enter(tsr_error *err) {
-  const int self = (int)getpid();
-  int user = 0;
-  if (!atomic_compare_exchange_strong_explicit(&user_process, &user, self, memory_order_relaxed,
-                                               memory_order_relaxed) &&
-      user != self) {
-    return tsr__fail(err, TSR_FORKED, "",
-                     "the parent process used CUDA, which does not survive fork(); fork before, or exec");
-  }
-  return TSR_OK;
+  return tsr__gpu_enter(&user_process, "CUDA", err);
 }
 
 tsr_status tsr__cuda_push(const tsr__cuda *d, tsr_error *err) {

@@ -1,31 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening and closing devices. */
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "backends/opencl/state.h"
 
-/* The process that called drivers first, and its children do not: what is here is a property of the process, not of
- * a context. */
-static atomic_int user_process;
+static atomic_int user_process; /* see tsr__gpu_enter */
 
 int tsr__opencl_forked(void) {
-  const int user = atomic_load_explicit(&user_process, memory_order_relaxed);
-  return user != 0 && user != (int)getpid();
+  return tsr__gpu_forked(&user_process);
 }
 
 tsr_status tsr__opencl_enter(tsr_error *err) {
-  const int self = (int)getpid();
-  int user = 0;
-  if (!atomic_compare_exchange_strong_explicit(&user_process, &user, self, memory_order_relaxed,
-                                               memory_order_relaxed) &&
-      user != self) {
-    return tsr__fail(err, TSR_FORKED, "",
-                     "the parent process used OpenCL, whose drivers do not survive fork(); fork before, or exec");
-  }
-  return TSR_OK;
+  return tsr__gpu_enter(&user_process, "OpenCL", err);
 }
 
 static uint64_t number(const tsr__cl *cl, tsr__cl_device device, uint32_t what, size_t bytes) {
