@@ -73,16 +73,18 @@ static tsr_status add_backend(tsr_context *c, const tsr__backend *backend, void 
 static int32_t count_devices(const tsr_context *context, int32_t i) {
   tsr_context *c = (tsr_context *)context; /* the object itself is never const */
   const tsr__backend *backend = c->backends[i];
-  int32_t n;
+  int32_t n, first;
   pthread_mutex_lock(&c->count_lock);
-  if (c->device_count[i] < 0) {
+  first = c->device_count[i] < 0;
+  if (first) {
     c->device_count[i] = backend->count(&c->host, c->why_not[i], sizeof(c->why_not[i]));
-    tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d device%s%s%s", backend->name, c->device_count[i],
-             c->device_count[i] == 1 ? "" : "s", c->device_count[i] == 0 ? ", " : "",
-             c->device_count[i] == 0 ? c->why_not[i] : "");
   }
   n = c->device_count[i];
   pthread_mutex_unlock(&c->count_lock);
+  if (first) { /* without the lock: the hook may ask us */
+    tsr__log(&c->host, TSR_LOG_INFO, "back end %s: %d device%s%s%s", backend->name, n, n == 1 ? "" : "s",
+             n == 0 ? ", " : "", n == 0 ? c->why_not[i] : "");
+  }
   return n;
 }
 

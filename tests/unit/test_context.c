@@ -310,6 +310,35 @@ static void log_line(void *user, int32_t level, const char *text) {
   assert_null(strchr(text, '\n'));
 }
 
+/* A hook may ask the context that it hears from. */
+static void log_asks(void *user, int32_t level, const char *text) {
+  tsr_context *const *c = user;
+  (void)level;
+  (void)text;
+  for (int32_t i = 0; *c != NULL && i < tsr_backend_count(*c); i++) {
+    tsr_backend_info info;
+    info.size = sizeof(info);
+    assert_int_equal(tsr_backend_get(*c, i, &info, NULL), TSR_OK);
+    lines += info.device_count > 0;
+  }
+}
+
+static void log_hook_may_ask(void **state) {
+  tsr_context_params p = tsr_context_params_init();
+  tsr_context *c = NULL;
+  tsr_backend_info info;
+  (void)state;
+  p.log = log_asks;
+  p.log_level = TSR_LOG_DEBUG;
+  p.user = &c;
+  lines = 0;
+  assert_int_equal(tsr_context_create(&p, &c, NULL), TSR_OK);
+  info.size = sizeof(info);
+  assert_int_equal(tsr_backend_get(c, 0, &info, NULL), TSR_OK);
+  assert_true(lines > 0);
+  tsr_context_destroy(c);
+}
+
 /* The null device records each launch, and a module of it loads from an explicit path. */
 static void null_and_module(void **state) {
   static const char *const devices[] = {"null", "nullmodule"};
@@ -413,10 +442,12 @@ static void fork_after_a_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bad_params),      cmocka_unit_test(struct_growth), cmocka_unit_test(registry),
-      cmocka_unit_test(device_names),    cmocka_unit_test(environment),   cmocka_unit_test(every_allocation_may_fail),
-      cmocka_unit_test(null_and_module), cmocka_unit_test(levels),        cmocka_unit_test(fork_after_a_run),
-      cmocka_unit_test(empty_texts),
+      cmocka_unit_test(bad_params),       cmocka_unit_test(struct_growth),
+      cmocka_unit_test(registry),         cmocka_unit_test(device_names),
+      cmocka_unit_test(environment),      cmocka_unit_test(every_allocation_may_fail),
+      cmocka_unit_test(null_and_module),  cmocka_unit_test(levels),
+      cmocka_unit_test(fork_after_a_run), cmocka_unit_test(empty_texts),
+      cmocka_unit_test(log_hook_may_ask),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

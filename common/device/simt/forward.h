@@ -403,7 +403,7 @@ TSR_FN void tsr_fwd_store_max(const tsr_env *e, const tsr_fwd *f, tsr_i64 item) 
       if (l[r] != l[r] && x != TSR_INF) {
         x = l[r]; /* a maximum may lose a NaN, the sum does not */
       }
-      most = most != most || x <= most ? most : x;
+      most = tsr_max_or_nan(most, x);
     }
     TSR_AT(float, e->p->workspace, e->l->workspace + e->l->item_max)[item * e->l->pack + e->t] = most;
   }

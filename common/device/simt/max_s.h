@@ -6,10 +6,6 @@
 
 #define TSR_ARENA_BYTES (TSR_K_THREADS * 4)
 
-TSR_FN float tsr_max_or_nan(float m, float s) {
-  return m != m || s <= m ? m : s;
-}
-
 /* The thread's share of the items [first, first + count). */
 TSR_FN float tsr_max_s_items(const tsr_env *e, TSR_GLOBAL const float *item_max, tsr_i64 first, tsr_i64 count,
                              tsr_i32 slot, float m) {

@@ -9,10 +9,6 @@
 #define TSR_SPLITS_MOST 256 /* TSR_MAX_SPLITS */
 #define TSR_ARENA_BYTES (TSR_TEAMS * (TSR_SPLITS_MOST + TSR_TEAM) * 4)
 
-TSR_FN float tsr_max_or_nan(float m, float s) {
-  return m != m || s <= m ? m : s;
-}
-
 /* One row by its team; rows that do not exist take part in the barriers. */
 TSR_FN void tsr_split_merge_row(const tsr_env *e, const tsr_row_block *x, tsr_i64 i, int exists,
                                 TSR_LOCAL float *weight, TSR_LOCAL float *part) {

@@ -570,6 +570,11 @@ TSR_FN tsr_philox_key tsr_run_key(const tsr_env *e) {
 
 /* ---- Results -------------------------------------------------------------------------------------- */
 
+/* The larger; NaN once there is one. */
+TSR_FN float tsr_max_or_nan(float m, float s) {
+  return m != m || s <= m ? m : s;
+}
+
 /* Where row (i, h) of a split is among the partial results. */
 TSR_FN tsr_i64 tsr_partial_at(const tsr_env *e, const tsr_seq *seq, tsr_i32 split, tsr_i64 i, tsr_i32 h) {
   const tsr_i64 row = e->l->by_row ? seq->q_row0 + i : seq->b * e->a->seqlen_q + i;
